@@ -1,10 +1,11 @@
-"""What ``compare`` and its page take with many runs of many candidates.
+"""Duration of ``compare`` and of its page for many runs with many candidates.
 
-python -m benchmarks.compare_scale [n_runs] [n] [--keep FOLDER] makes folders of finished searches
-(20 of 5,000 candidates of ``mbconv_small``, whose figures are made up), compares them by the verb,
-with 2 and with 3 objectives, and prints the seconds of both, the size of the page and, where there
-is a Chromium, the seconds until it is drawn. Members are said to be as searched: nothing is
-verified. The studies hold times alone, which is all that is read of those of finished searches.
+python -m benchmarks.compare_scale [n_runs] [n] [--keep FOLDER] creates folders of completed
+searches (20 of 5,000 candidates of ``mbconv_small`` with generated figures), compares them with the
+verb, with 2 and with 3 objectives, and prints the seconds of both, the size of the page and, if
+Chromium is installed, the seconds until the page is rendered. Nothing is verified: members have
+their search figures. The studies contain only times, which are all that is read from the studies of
+completed searches.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from hwnas.tasks.metrics.budget import Budget
 
 
 def make(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:
-    """Make folders of searches that differ in their seed and in how they sampled."""
+    """Create folders of searches with different seeds and samplers."""
     times = path / "times.db"
     storage = storages.open_file(times)
     kept = trials.create(storage, NAME, space, OBJECTIVES)
@@ -54,7 +55,7 @@ def make(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:
 
 
 def _read(candidate: Candidate) -> Candidate:
-    """Return a candidate whose accuracy was read on 10,000 images, with the interval of that."""
+    """Return a candidate with an accuracy measured on 10,000 images and its interval."""
     accuracy = proportion(round(10_000 * candidate.figures["accuracy"].value), 10_000)
     return replace(candidate, figures={**candidate.figures, "accuracy": accuracy})
 
@@ -78,7 +79,7 @@ def _write(folder: RunFolder, space: SearchSpace, candidates: list[Candidate], s
 
 
 def compared(path: Path, name: str, *arguments: str) -> None:
-    """Compare the runs, open the page, and print what both take."""
+    """Compare the runs, open the page, and print the durations."""
     wall, processor = time.perf_counter(), time.process_time()
     out = path / name
     given = ["compare", f"runs={path}/run_*", f"run.dir={out}", *arguments]
@@ -93,10 +94,10 @@ def compared(path: Path, name: str, *arguments: str) -> None:
 
 
 def _opened(page: Path) -> str:
-    """Return how long a browser takes until it has drawn a page: the median of five times."""
+    """Return the seconds until a browser has rendered a page: the median of five times."""
     chromium = shutil.which("chromium")
     if chromium is None:
-        return "(no Chromium here)"
+        return "(no Chromium installed)"
     seconds = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -116,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("n_runs", nargs="?", type=int, default=20)
     parser.add_argument("n", nargs="?", type=int, default=5_000)
-    parser.add_argument("--keep", type=Path, help="write the files there, or take those there")
+    parser.add_argument("--keep", type=Path, help="folder for the files; existing files are reused")
     arguments = parser.parse_args()
     sys.argv = ["hwnas"]
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,8 +1,9 @@
-"""Images a second that training is given, against a plain torch ``DataLoader`` with PIL.
+"""Throughput of training images compared with a plain torch ``DataLoader`` with PIL.
 
-python -m benchmarks.data_pipeline [ROUNDS] runs all variants in turn, several times, and prints the
-median of each: small images in memory on one core, and 224-pixel crops of JPEGs, streamed with one
-and with two threads. The plain loader does the same to each image in Python, in as many processes.
+python -m benchmarks.data_pipeline [ROUNDS] runs all variants interleaved, several times, and prints
+the median of each: small images in memory on one core, and 224-pixel crops of JPEGs, streamed with
+one and with two threads. The plain loader applies the same operations to each image in Python, in
+as many processes.
 """
 
 import io
@@ -39,7 +40,7 @@ _MEAN, _STD = np.float32(0.5), np.float32(0.25)
 
 
 class Plain(Dataset[tuple[Tensor, int]]):
-    """Images that are changed one by one, in Python, as a tutorial has it."""
+    """Images that are transformed one by one in Python, as in a tutorial."""
 
     def __init__(self, images: list[Any], config: DatasetConfig, side: int):
         self._images, self._config, self._side = images, config, side
@@ -69,14 +70,14 @@ class Plain(Dataset[tuple[Tensor, int]]):
 
 
 def plain(images: list[Any], config: DatasetConfig, side: int, n_processes: int) -> Rate:
-    """Return the images a second of a ``DataLoader`` over one epoch."""
+    """Return the images per second of a ``DataLoader`` over one epoch."""
     batch = _BATCH if side == 32 else _PHOTO_BATCH
     loader = DataLoader(Plain(images, config, side), batch, shuffle=True, num_workers=n_processes)
     return _rate(lambda: ((x, y) for x, y in loader), len(images))
 
 
 def ours(data: ImageData, config: DatasetConfig, side: int, threads: int) -> Rate:
-    """Return the images a second of what training is given over one epoch."""
+    """Return the images per second of the training pipeline over one epoch."""
     train, batch = data.train, _BATCH if side == 32 else _PHOTO_BATCH
     if isinstance(train, StreamedSplit):
         pool = ThreadPoolExecutor(threads)
@@ -101,13 +102,13 @@ def _rate(batches: Callable[[], Iterator[Any]], n: int) -> Rate:
 
 
 def _processor_s() -> float:
-    """Return what this process took of a processor, with the processes that it has ended."""
+    """Return the processor seconds of this process and of its terminated children."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 def _photos(folder: Path) -> tuple[ImageData, list[bytes]]:
-    """Return JPEGs of 500x375 pixels, some 90 kB each: smooth shapes with grain."""
+    """Return JPEGs of 500x375 pixels, about 90 kB each: smooth shapes with grain."""
     rng, contents = np.random.default_rng(0), []
     grain = rng.normal(0, 14, (375, 500, 3))
     for _ in range(_PHOTOS):
@@ -126,7 +127,7 @@ def _photos(folder: Path) -> tuple[ImageData, list[bytes]]:
 
 
 def main() -> None:
-    """Print images a second."""
+    """Print images per second."""
     n_rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     torch.set_num_threads(1)
     small = np.random.default_rng(0).integers(0, 256, (_SMALL, 32, 32, 3), np.uint8)

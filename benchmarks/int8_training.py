@@ -1,4 +1,4 @@
-"""Times training for int8 against training in float32, and against torch's own simulated rounding.
+"""Time of quantisation-aware training compared with float32 and with torch's fake quantisation.
 
 python -m benchmarks.int8_training
 """
@@ -24,7 +24,7 @@ _ROUNDS, _STEPS, _BATCH = 15, 2, 64
 
 
 def main() -> None:
-    """Print the fastest step of the largest network of ``mbconv_small``, and medians of ratios."""
+    """Print the fastest step of the largest network of ``mbconv_small``, and median ratios."""
     processes.tune_process()
     torch.set_num_threads(1)
     where, task = spaces.load_space(spaces.find("mbconv_small")), Signature(1, 10)

@@ -1,10 +1,10 @@
-"""What it costs that a search is watched in a terminal.
+"""Cost of the live view of a search in a terminal.
 
 python -m benchmarks.live_view [TRIALS] runs one search in the table of ``search_scale``, of 10,000
-trials by ``random`` into a study file, which evaluates candidates in no time. Blocks of 250 trials
-are shown (bars, hypervolume, front) and silent in turns. Prints the ratio of both, in time of the
-processor, which other processes disturb less: the median over pairs of blocks, with quartiles, for
-the first and the last half of the search; and the cost of a look and of a frame at its end.
+trials by ``random`` into a study file, with an evaluation of no cost. Blocks of 250 trials with
+(bars, hypervolume, front) and without the view alternate. Prints the ratio of both in processor
+time, which other processes disturb less: the median over pairs of blocks, with quartiles, for the
+first and the last half of the search. Also prints the cost of a refresh and of a frame at the end.
 """
 
 import io
@@ -38,7 +38,7 @@ def _seconds(do: Callable[[], object]) -> float:
 
 
 def measure(n_trials: int, folder: Path) -> None:
-    """Print what was found."""
+    """Print the results."""
     problem = table_problem(folder)
     study = LocalStudy(folder / "study.db", problem.space, OBJECTIVES)
     view = SearchView("", OBJECTIVES, {})

@@ -1,8 +1,8 @@
-"""What measured candidates cost: tuning an operator, a network of compiled operators, a look-up.
+"""Cost of measured candidates: tuning an operator, timing a compiled network, a table look-up.
 
     python benchmarks/measured_candidate.py
 
-Uses this machine's CPU by TVM at one thread, random networks of ``mbconv_small``.
+Uses the CPU of this machine with TVM on one thread, and random networks of ``mbconv_small``.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""What one candidate costs to cost: from a genotype to Vela's figures.
+"""Time to evaluate the costs of one candidate, from a genotype to Vela's figures.
 
-python -m benchmarks.npu_candidate [n] prints milliseconds a candidate for each Ethos-U target: the
-median and the 5th and 95th percentile of writing the TFLite file and of compiling it.
+python -m benchmarks.npu_candidate [n] prints milliseconds per candidate for each Ethos-U target:
+the median and the 5th and 95th percentile of writing the TFLite file and of compiling it.
 """
 
 import random
@@ -28,7 +28,7 @@ def main() -> None:
     family, task = families.get(small.family), Signature(1, 10)
     rng = random.Random(0)
     genotypes = [small.sample(rng) for _ in range(n)]
-    print(f"{n} random genotypes of {small.name}; milliseconds a candidate: median (5 %, 95 %)")
+    print(f"{n} random genotypes of {small.name}; milliseconds per candidate: median (5 %, 95 %)")
     for name in TARGETS:
         device = target(name)
         times = []

@@ -4,7 +4,7 @@
 does. After each step it runs the same network forward and backward alone, so that both are measured
 under the same load. It prints median milliseconds of processor time and their ratio. To compare
 with another version of the package, start ``python benchmarks/plain_step.py`` with its folder in
-``PYTHONPATH``, in turns.
+``PYTHONPATH``, alternating between the versions.
 """
 
 import os

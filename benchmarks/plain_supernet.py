@@ -1,8 +1,8 @@
-"""A supernet of inverted residuals written the plain way, as Once-for-all's code is.
+"""A plain implementation of a supernet of inverted residuals, as in the code of Once-for-all.
 
 Float32, images in torch's default order (NCHW), weights cropped at each forward, batch norm as a
-layer of its own. It computes what ``hwnas.models.families.mbconv.supernet`` computes:
-the benchmarks check that.
+separate layer. It computes the same as ``hwnas.models.families.mbconv.supernet``; the benchmarks
+check this.
 """
 
 from typing import final
@@ -93,10 +93,10 @@ class PlainSupernet(nn.Module):
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        raise NotImplementedError("subnets are scored in place")
+        raise NotImplementedError("subnets are validated in place")
 
     def copy_from(self, supernet: nn.Module) -> None:
-        """Take over the weights of a supernet of ``hwnas.models.families.mbconv.space_checks``."""
+        """Copy the weights of a supernet of ``hwnas.models.families.mbconv.supernet``."""
         weights = supernet.state_dict()
         with torch.no_grad():
             for name, parameter in self.named_parameters():

@@ -1,9 +1,9 @@
-"""What a front and a report of many candidates take.
+"""Duration of computing a front and a report of many candidates.
 
-python -m benchmarks.report_scale [n] [--keep FOLDER] draws n genotypes of ``mbconv_small``
-(100,000), makes up their figures, and prints the seconds that it takes to find the front of three
-objectives, to write ``candidates.parquet``, to draw the picture and to render the page. Members are
-said to be as searched: nothing is verified.
+python -m benchmarks.report_scale [n] [--keep FOLDER] samples n genotypes of ``mbconv_small``
+(100,000), generates their figures, and prints the seconds for computing the front of three
+objectives, writing ``candidates.parquet``, drawing the picture and rendering the page. Nothing is
+verified: members have their search figures.
 """
 
 import argparse
@@ -35,7 +35,7 @@ OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 
 
 def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
-    """Return random candidates: the larger, the dearer and the more accurate, with some luck."""
+    """Return random candidates; cost and accuracy increase with size, with some noise."""
     rng, accuracy, found = random.Random(seed), SyntheticAccuracy(space), []
     for number in range(n):
         genotype = space.sample(rng)
@@ -49,7 +49,7 @@ def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
 
 
 def as_searched(candidate: Candidate) -> Member:
-    """Return a member whose verification shows what search saw."""
+    """Return a member whose verified figures are its search figures."""
     accuracy = candidate.figures["accuracy"]
     seen = {name: candidate.figures.get(name, accuracy) for name in verified_names("accuracy")}
     return Member(candidate, seen, {}, {})
@@ -57,13 +57,13 @@ def as_searched(candidate: Candidate) -> Member:
 
 @dataclass
 class Stopwatch:
-    """Prints what steps take, by the clock and by the processor, and adds it up."""
+    """Prints wall-clock and processor seconds of each step, and their sum."""
 
     wall: float = 0.0
     processor: float = 0.0
 
     def timed(self, name: str, step: Callable[[], Result]) -> Result:
-        """Return what a step returns."""
+        """Return the result of a step."""
         wall, processor = time.perf_counter(), time.process_time()
         result = step()
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
@@ -73,7 +73,7 @@ class Stopwatch:
 
 
 def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
-    """Find the front and write everything, with times."""
+    """Compute the front and write all files, with times."""
     watch, folder, budget = Stopwatch(), RunFolder(path), Budget()
     members = watch.timed(
         "front", lambda: [as_searched(c) for c in pareto_front(candidates, OBJECTIVES)]
@@ -90,7 +90,7 @@ def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
     page = watch.timed("report.html", lambda: render(search_page.single(title, found, [])).encode())
     folder.write_bytes("front.png", picture)
     folder.write_bytes("report.html", page)
-    print(f"{'in all':<22}{watch.wall:6.2f} s  {watch.processor:6.2f} s of a processor")
+    print(f"{'total':<22}{watch.wall:6.2f} s  {watch.processor:6.2f} s of a processor")
     print(f"front of {len(members)}; report.html of {len(page) / 1e6:.1f} MB")
 
 
@@ -98,7 +98,7 @@ def main() -> None:
     processes.tune_process()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("n", nargs="?", type=int, default=100_000)
-    parser.add_argument("--keep", type=Path, help="write the files there")
+    parser.add_argument("--keep", type=Path, help="folder for the files")
     arguments = parser.parse_args()
     small = load_space(find("mbconv_small"))
     candidates = drawn(small, arguments.n)

@@ -1,13 +1,13 @@
-"""Share of the exact hypervolume that ``sampler=pareto`` reaches in a benchmark table, by device.
+"""Fraction of the exact hypervolume that ``sampler=pareto`` reaches in a benchmark table.
 
     python -m benchmarks.sampler nb201_cifar10.parquet [--seeds 2] [--trials 50] [--jobs 1]
         [--check] [--record]
 
 A search knows the latency of all cells on one device and evaluates accuracy. Latencies are as in
-the table (``plain``), less 99 % of the lowest (``subtracted``: they span more than 100 times), or
-those of cells without a path from input to output are a ten-thousandth (``folded``: compilers
-remove such cells). Values are means over seeds, over reference points of 60 and 80 % accuracy, and
-over latencies and their logarithms. ``--check`` exits with 1 if one is more than 0.01 below
+the table (``plain``), minus 99 % of the lowest (``subtracted``: a range of more than 100 times), or
+a ten-thousandth for cells without a path from input to output (``folded``: compilers remove such
+cells). Values are means over seeds, over reference points of 60 and 80 % accuracy, and over
+latencies and their logarithms, by device. ``--check`` exits with 1 if one is more than 0.01 below
 ``sampler.csv``, and ``--record`` replaces that file.
 """
 
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def _search(table: Path, n_trials: int, task: Task) -> float:
-    """Return the share of the hypervolume that one search reaches."""
+    """Return the fraction of the hypervolume that one search reaches."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     device, variant, seed = task
     rows = pq.read_table(table)
@@ -117,7 +117,7 @@ def _is_connected(cell: Sequence[str]) -> bool:
 
 
 def _share(accuracy: Array, latency: Array, evaluated: Sequence[int], reference: float) -> float:
-    """Return the hypervolume of evaluated cells over that of the exact front."""
+    """Return the hypervolume of evaluated cells relative to the exact front."""
     points, maximise = np.column_stack([accuracy, latency]), [True, False]
     limits = [reference, float(latency.max())]
 

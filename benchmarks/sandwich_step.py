@@ -1,6 +1,6 @@
 """Time of a sandwich step of ``mbconv_small``, with and without ``processes.tune_process``.
 
-python -m benchmarks.sandwich_step runs each variant in a process of its own, in turn, twice alone
+python -m benchmarks.sandwich_step runs each variant in a separate process, interleaved, twice alone
 and once with a second process that does the same. Prints the median milliseconds of a step.
 """
 

@@ -1,9 +1,10 @@
-"""What scoring a subnet costs: ours against the plain way, same subnets, images and batches.
+"""Validation of a subnet compared with a plain implementation: same subnets, images and batches.
 
-Scoring is recalibrating batch norm and classifying the validation split, here 512 and 6,000 images
-as on Fashion-MNIST. The plain way does both in the supernet, batch norm as a layer of its own;
-ours extracts the subnet and folds batch norm. python -m benchmarks.scoring [SPACE] prints subnets
-per minute of each, the median of the ratios, and how many predictions differ.
+Validation recalibrates batch norm and classifies the validation split, here 512 and 6,000 images
+as on Fashion-MNIST. The plain implementation does both in the supernet, with batch norm as a
+separate layer; hwnas extracts the subnet and folds batch norm. python -m benchmarks.scoring [SPACE]
+prints subnets per minute of each, the median of the ratios, and the number of different
+predictions.
 """
 
 import random
@@ -59,7 +60,7 @@ def main(name: str = "mbconv_small") -> None:
     print(
         f"ratio  {middle:.2f} (quartiles {low:.2f}, {high:.2f}; {torch.get_num_threads()} threads)"
     )
-    print(f"{differing} of {_SUBNETS * _VALIDATION} predictions are right in one way alone")
+    print(f"{differing} of {_SUBNETS * _VALIDATION} predictions are right in one of the two")
 
 
 def _timed(how, *arguments) -> tuple[float, Bits]:  # type: ignore[no-untyped-def]

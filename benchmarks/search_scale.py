@@ -1,16 +1,16 @@
-"""What a trial costs beside its evaluation, after 1,000 trials and after 10,000.
+"""Overhead of a trial without its evaluation, after 1,000 trials and after 10,000.
 
 python -m benchmarks.search_scale [--settings table,space] [--samplers random,nsga2,...] runs
-searches whose accuracies cost nothing, into a study file as a run has it: what is timed is to
-propose, to cost and to keep a candidate. nsga2 fills a study; from copies of it each sampler goes
-on for the 60 trials up to 1,000, and for those up to 10,000, in turns, three times. Prints the
-lowest medians of these, in milliseconds of the clock and of the processor (which other processes
-disturb less), and the ratio of the two marks.
+searches with accuracies of no cost and a study file like that of a run. It times the proposal, the
+cost evaluation and the storage of a candidate. nsga2 fills a study; from copies of it each sampler
+continues for the 60 trials up to 1,000, and for those up to 10,000, interleaved, three times.
+Prints the lowest of the medians in wall-clock and processor milliseconds (other processes disturb
+the latter less), and the ratio of the two marks.
 
 - ``table``: a synthetic benchmark table of the shape of NAS-Bench-201, six edges of five operators.
 - ``space``: ``mbconv_small``, costs from the roofline of ``sketch``, a synthetic accuracy.
 
-gp is left out: it is given all trials, and its time grows with their third power.
+gp is omitted: it uses all trials, and its time grows with the third power of their number.
 """
 
 import argparse
@@ -53,7 +53,7 @@ _WORK = {"none": 0.0, "skip_connect": 0.05, "avg_pool_3x3": 0.1, "conv_1x1": 0.4
 
 @dataclass
 class Clock:
-    """Notes when each trial was finished; a ``Progress``."""
+    """A ``Progress`` that records the time at the end of each trial."""
 
     wall: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Clock:
     def phase(
         self, name: str, total: int, done: int = 0, left_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
-        """Give an ``advance`` that reads the clocks."""
+        """Yield an ``advance`` that reads the clocks."""
 
         def advance(n: int) -> None:
             self.wall.append(time.perf_counter())
@@ -74,7 +74,7 @@ class Clock:
 
 @final
 class SyntheticAccuracy:
-    """Larger options, higher accuracy, with less and less gain; and what only the genotype says."""
+    """An accuracy that saturates with the size of options, plus a constant for each genotype."""
 
     def __init__(self, found: SearchSpace):
         self._found = found

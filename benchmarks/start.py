@@ -1,7 +1,7 @@
-"""How soon commands answer: processor time until their first output, each in a process of its own.
+"""Start-up time of commands: processor time until the first output, each in a separate process.
 
 python -m benchmarks.start [N] searches a tiny space once, exports a network of it, and prints
-the medians of N starts (default 7), user and system time together, of children included.
+the medians of N starts (default 7), user and system time together, including children.
 """
 
 import os
@@ -48,7 +48,7 @@ def _run(words: Sequence[str]) -> None:
 
 
 def _to_first_output(words: Sequence[str]) -> float:
-    """Return the seconds of processor time that a command takes until it prints something."""
+    """Return the processor seconds of a command until its first output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "hwnas", *words],

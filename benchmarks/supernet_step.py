@@ -1,8 +1,8 @@
-"""What a sandwich step costs: ours against the plain way, same blocks, batch and resolutions.
+"""Sandwich step compared with a plain implementation: same blocks, batch and resolutions.
 
-python -m benchmarks.supernet_step [SPACE] runs both in turn in one process, on the same subnets,
-and prints images times subnets per second of each, and the median of the ratios of neighbours. It
-first checks that both compute the same loss and the same gradients.
+python -m benchmarks.supernet_step [SPACE] runs both interleaved in one process, on the same
+subnets, and prints images times subnets per second of each, and the median of the ratios of
+neighbours. It first checks that both compute the same loss and the same gradients.
 """
 
 import random
@@ -109,7 +109,7 @@ def _check(
     modules: dict[str, nn.Module],
     ways: dict[str, Callable[[list[Genotype]], float]],
 ) -> None:
-    """Stop if the two ways differ in their loss or in the norm of their gradients."""
+    """Stop if the two implementations differ in their loss or in the norm of their gradients."""
     genotypes = sample_sandwich(networks, _RANDOM, random.Random(0))
     found = []
     for way, step in ways.items():

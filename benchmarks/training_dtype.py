@@ -1,8 +1,8 @@
-"""What a training step costs in bfloat16 and in float32, network by network.
+"""Training step in bfloat16 and in float32, by network.
 
-python -m benchmarks.training_dtype takes random networks of the spaces for small images, and prints
-for each the multiply-accumulates of dense convolutions for each value that they write, by which
-``train.dtype=auto`` chooses, and the ratio of processor times of one thread. Nothing is trained.
+python -m benchmarks.training_dtype samples random networks of the spaces for small images. For each
+it prints the multiply-accumulates of dense convolutions per output value, the criterion of
+``train.dtype=auto``, and the ratio of processor times of one thread. Nothing is trained.
 """
 
 import os
@@ -27,7 +27,7 @@ _SIGNATURE = Signature(1, 10)
 
 
 def main() -> None:
-    """Time all networks, the densest last, and say what the choice gains."""
+    """Time all networks in the order of their density; print the gain of ``train.dtype=auto``."""
     processes.tune_process()
     torch.set_num_threads(1)
     folder = package.ROOT / "search_spaces" / "baselines"
@@ -43,11 +43,11 @@ def main() -> None:
         line = f"{name:20} {density:5.0f} {1e3 * plain:8.1f} ms {1e3 * short:8.1f} ms"
         print(f"{line}   ratio {plain / short:.2f}")
     chosen = [min(p, s) if d >= inference.DENSE else p for d, _, p, s in rows]
-    print(f"all: {sum(p for _, _, p, _ in rows) / sum(chosen):.2f} times as fast by the choice")
+    print(f"all: {sum(p for _, _, p, _ in rows) / sum(chosen):.2f} times as fast with dtype auto")
 
 
 def _seconds(found: SearchSpace, genotype: Genotype) -> tuple[float, float]:
-    """Return processor seconds of a step in float32 and in bfloat16: the least of several runs."""
+    """Return the minimum processor seconds of a step in float32 and in bfloat16."""
     family = families.family_of(found)
     network = family.build(found, genotype, _SIGNATURE).train()
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

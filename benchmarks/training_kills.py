@@ -1,4 +1,4 @@
-"""Kills a training of some minutes at random moments: what each kill loses, and how it ends.
+"""Kills a training of a few minutes at random times; measures the lost time and compares weights.
 
 python -m benchmarks.training_kills [--kills 20] [--seed 0] [--epochs 60]
 """
@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-_LOST_S = 20.0  #: that a kill may lose
+_LOST_S = 20.0  #: seconds that a kill may lose
 
 
 def main() -> None:
-    """Train twice, once undisturbed; exit with 1 if a kill loses too much or weights differ."""
+    """Train with and without kills; exit with 1 if a kill loses too much or weights differ."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -56,7 +56,7 @@ def _started(folder: Path, run: str, epochs: int) -> subprocess.Popen[bytes]:
 
 
 def _wait(process: subprocess.Popen[bytes], nets: Path, since: float) -> float:
-    """Wait until training goes on; return when it did. Its folder is locked from then on."""
+    """Wait until training continues, and return the time. From then on its folder is locked."""
     while process.poll() is None:
         locks = [path for path in nets.rglob(".lock") if path.stat().st_mtime >= since]
         if locks:
@@ -71,7 +71,7 @@ def _checkpoint(nets: Path) -> Path:
 
 
 def _saved(nets: Path) -> float:
-    """Return when the newest checkpoint was written; 0 if there is none."""
+    """Return the time of the newest checkpoint; 0 if there is none."""
     found = [path.stat().st_mtime for path in nets.rglob("supernet.safetensors")]
     return max(found, default=0.0)
 

@@ -1,9 +1,9 @@
-"""What networks cost on an NPU without the weights that only ever read the border of an image.
+"""NPU cost of networks without the weights that read only padding.
 
-python -m benchmarks.trimmed_windows [SPACE ...] has Vela compile random networks of search spaces
-for the target ``npu`` as ``hwnas/models/int8/tflite.py`` trims them and as they are, and
-prints how many
-are trimmed, and the quartiles and extremes of how many times less latency and flash these need.
+python -m benchmarks.trimmed_windows [SPACE ...] compiles random networks of search spaces with Vela
+for the target ``npu``, with and without the trimming of ``hwnas/models/int8/tflite.py``. It prints
+the number of trimmed networks, and the quartiles and extremes of their reduction in latency and
+flash.
 """
 
 import random
@@ -25,11 +25,11 @@ from hwnas.models.int8.quantised_network import QuantisedOp, random_int8_network
 from hwnas.models.int8.tflite import trim_kernel
 
 _SPACES = ("dense_packed", "dense_small", "mbconv_small")
-_DRAWN, _CHEAP = 400, 0.25  # networks; the share of them, by MACs, that is looked at apart
+_DRAWN, _CHEAP = 400, 0.25  # networks; the fraction of them, by MACs, with a separate result
 
 
 def main() -> None:
-    """Compile, and print what it comes to."""
+    """Compile, and print the results."""
     file = package.ROOT / "conf" / "target" / "npu.yaml"
     target = from_facts(yaml.safe_load(file.read_text("utf-8")))
     for name in sys.argv[1:] or _SPACES:
@@ -63,7 +63,7 @@ def _is_trimmed(lowered: Graph) -> bool:
 def _cost(
     lowered: Graph, target: Target, trim: Callable[[QuantisedOp], QuantisedOp]
 ) -> tuple[float, float]:
-    """Return milliseconds and KiB of flash of a network whose windows are trimmed so."""
+    """Return milliseconds and KiB of flash of a network with the given trimming."""
     with mock.patch.object(tflite, "trimmed", trim):
         figures = estimate(lowered, target).figures
     return figures["latency_ms"].value, figures["flash_kib"].value

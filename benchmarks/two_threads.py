@@ -1,7 +1,7 @@
-"""What a second thread is worth to the training of one network.
+"""Gain of a second thread for training one network.
 
 python -m benchmarks.two_threads DIR trains networks of ``dense_packed`` on Fashion-MNIST (DIR:
-Parquet files) for some steps, on one thread and on two in turns, and prints images a second.
+Parquet files) for some steps, with one and two threads interleaved, and prints images per second.
 """
 
 import os
@@ -28,8 +28,8 @@ from hwnas.training.options import TrainingConfig
 from hwnas.training.single_network import StudentNetwork, estimate_seconds
 from hwnas.training.supernet import TrainingSetup
 
-_DRAWN, _SHOWN, _TURNS = 40, (10, 20, 30, 35), 5  # of the drawn, by the operations they take
-_STEPS = 10**6  # that a few tell of: what comes with a training does not count
+_DRAWN, _SHOWN, _TURNS = 40, (10, 20, 30, 35), 5  # of the random networks, by their MACs
+_STEPS = 10**6  # steps; the start of a training is not counted
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _pair(setup: TrainingSetup, genotype: Genotype, order: tuple[int, int]) -> dict[int, float]:
-    """Return images a second by the number of threads, measured in this order."""
+    """Return images per second by the number of threads, measured in this order."""
     found = {}
     for n_threads in order:
         torch.set_num_threads(n_threads)

@@ -1,7 +1,7 @@
-"""Networks of the Fashion-MNIST supernet on a target, each evaluated once whoever asks for it.
+"""Networks of the Fashion-MNIST supernet on a target, each evaluated once for all samplers.
 
-What was found is kept in a file, so that samplers and seeds can be compared at the price of one:
-which validation images a network gets right, and what it costs.
+Results are cached in a file, so that samplers and seeds can be compared at the cost of one: the
+correctly classified validation images of each network, and its costs.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from hwnas.workflows import components, config
 
 _STARTUP = {"pareto": 16}  # as in conf/sampler
 
-#: Beyond these nothing counts: below every network of the front, the latency of the budget `edge`,
+#: Reference point: below every network of the front, the latency of the budget `edge`,
 #: more than any network of that latency takes. Fixed before any search was run.
 REFERENCE = {"accuracy": 0.85, "latency_ms": 0.5, "energy_mj": 0.05}
 
@@ -55,10 +55,12 @@ def volume(points: NDArray[np.float64], objectives: Sequence[str]) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``opened`` needs to a command line."""
+    """Add the arguments of ``opened`` to a command line."""
     parser.add_argument("--data", required=True, metavar="DIR", help="Fashion-MNIST as Parquet")
     parser.add_argument("--supernets", default="runs/supernets", metavar="DIR")
-    parser.add_argument("--cache", required=True, metavar="DIR", help="where evaluations are kept")
+    parser.add_argument(
+        "--cache", required=True, metavar="DIR", help="folder for cached evaluations"
+    )
 
 
 def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
@@ -98,7 +100,7 @@ def searched(
 
 @final
 class Evaluations:
-    """A cost model and an evaluator that remember; ``right`` says what every image became."""
+    """A cost model and an evaluator with a cache; ``right`` has the result of each image."""
 
     def __init__(self, parts: components.SearchComponents, path: Path):
         self.parts = parts
@@ -116,14 +118,14 @@ class Evaluations:
 
     @cached_property
     def evaluator(self) -> TrainedOnDemand:
-        """The evaluator behind, with its supernets."""
+        """The underlying evaluator with its supernets."""
         return components.on_demand(self.parts, NullProgress())
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of a genotype, without its layers.
 
         Raises:
-            CompileError: the target's compiler refuses the network.
+            CompileError: The target's compiler rejects the network.
         """
         query = "SELECT content FROM costs WHERE id = ?"
         row = self._file.execute(query, [genotype.id]).fetchone()
@@ -148,7 +150,7 @@ class Evaluations:
         return {"figures": figures, "details": dict(cost.details), "reason": cost.reason}
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the accuracy on the validation split, read as far as the configuration says."""
+        """Return the accuracy on the validation split, observed as far as configured."""
         right = self.right(genotype)
         if self.confidence is None or incumbent is None:
             return score_of_all_bits(right)
@@ -158,7 +160,7 @@ class Evaluations:
         )
 
     def right(self, genotype: Genotype) -> Bits:
-        """Return which validation images a genotype gets right, ``(N,)``."""
+        """Return the correctly classified validation images of a genotype, ``(N,)``."""
         n = len(self.parts.data.validation)
         query = "SELECT bits FROM rights WHERE id = ?"
         row = self._file.execute(query, [genotype.id]).fetchone()
@@ -170,7 +172,7 @@ class Evaluations:
         return unpacked_bits(row[0], n)
 
     def all_right(self) -> Bits:
-        """Return which images every network got right that was ever asked for, ``(m, N)``."""
+        """Return the correctly classified images of every cached network, ``(m, N)``."""
         n = len(self.parts.data.validation)
         rows = self._file.execute("SELECT bits FROM rights ORDER BY id").fetchall()
         return np.stack([unpacked_bits(bits, n) for (bits,) in rows])
@@ -184,7 +186,7 @@ class Evaluations:
         return shared_weights.right(network, self._images[resolution], data.validation.targets)
 
     def seconds(self) -> dict[str, float]:
-        """Return the median seconds of an evaluation of each kind, as they were when computed."""
+        """Return the median seconds of an evaluation of each kind, as first computed."""
         found = {}
         for table in ("costs", "rights"):
             rows = self._file.execute(f"SELECT seconds FROM {table}").fetchall()

@@ -1,1 +1,1 @@
-"""Odd input over all verbs: what is refused, in which words, and what it leaves behind."""
+"""Invalid and unusual input for all verbs: exit codes, messages and remaining files."""

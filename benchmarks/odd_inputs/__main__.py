@@ -1,6 +1,6 @@
 """``python -m benchmarks.odd_inputs [--every N] [--only WORD] [--csv FILE]``.
 
-Modules of this folder that have ``cases()`` or ``chains()`` take part.
+Modules of this folder with ``cases()`` or ``chains()`` take part.
 """
 
 import argparse
@@ -42,11 +42,13 @@ def _row(of: Case | Chain, verb: str, command: str, wrong: str, ran: runner.Ran)
 
 
 def main() -> None:
-    """Run all cases; exit with 1 if one went wrong."""
+    """Run all cases; exit with 1 if one of them fails."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--every", type=int, default=1, help="run each so manieth case alone")
-    parser.add_argument("--only", default="", help="cases whose mechanism or option holds it")
-    parser.add_argument("--csv", type=Path, help="where the results go")
+    parser.add_argument("--every", type=int, default=1, help="run only every Nth case")
+    parser.add_argument(
+        "--only", default="", help="run only cases whose mechanism or option contains WORD"
+    )
+    parser.add_argument("--csv", type=Path, help="CSV file for the results")
     asked = parser.parse_args()
     runner.warm()
     runner.spare_memory()
@@ -71,7 +73,7 @@ def main() -> None:
             writer.writeheader()
             writer.writerows(rows)
     bad = sum(bool(row["wrong"]) for row in rows)
-    print(f"{len(rows)} inputs, {bad} of them not as they should be")
+    print(f"{len(rows)} inputs, {bad} of them failed")
     sys.exit(bool(bad))
 
 

@@ -1,4 +1,4 @@
-"""One input, and what is asked of it."""
+"""One input and its requirements."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ def nothing(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A command that must be refused in one line, with nothing left behind."""
+    """A command that must fail with a one-line message and leave no files."""
 
-    mechanism: str  #: what is odd about it
-    option: str  #: at which option
-    arguments: Sequence[str]  #: of the command line, the verb first
-    names: Sequence[str] = ()  #: of which the line must say one; default: the option
-    secret: str = ""  #: what no output may hold
-    prepare: Callable[[Path], None] = nothing  #: the folder that it is run in
-    codes: tuple[int, ...] = (2,)  #: of which it must end with one
+    mechanism: str  #: the kind of invalid input
+    option: str  #: the option under test
+    arguments: Sequence[str]  #: arguments of the command line, the verb first
+    names: Sequence[str] = ()  #: the message must contain one of these; default: the option
+    secret: str = ""  #: text that no output may contain
+    prepare: Callable[[Path], None] = nothing  #: the working directory
+    codes: tuple[int, ...] = (2,)  #: allowed exit codes
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Commands on an odd path that must all end well, one after the other in one folder."""
+    """Commands on an unusual path that must all succeed, one after another in one folder."""
 
     mechanism: str
     option: str

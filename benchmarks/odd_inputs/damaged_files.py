@@ -1,4 +1,4 @@
-"""Files that are damaged, or are not ours: what is done to them, and what then reads them."""
+"""Damaged and foreign files: the modification and the commands that read the file."""
 
 import atexit
 import contextlib
@@ -35,14 +35,14 @@ Contents = dict[str, str | bytes]
 
 @dataclass(frozen=True)
 class _Damaged:
-    """What is done to a folder with ``run``, ``export`` and ``tiny.yaml``, and what reads it."""
+    """A change to a folder with ``run``, ``export`` and ``tiny.yaml``, and the next commands."""
 
     name: str
     damage: Damage
     arguments: tuple[str, ...]
 
 
-#: What the line must name, of cases by how their names begin.
+#: Text that the message must contain, by the prefix of a case's name.
 _NAMED = {
     "manifest": ("manifest.json",),
     "front": ("front.json",),
@@ -79,7 +79,7 @@ def cases() -> Iterator[Case]:
     """Yield all cases."""
     for of in _all():
         kind = next(kind for kind in _NAMED if of.name.startswith(kind))
-        # verify tells by 1 that an export is not what its proof says.
+        # verify returns 1 if an export differs from its proof.
         codes = (1, 2) if of.arguments[0] == "verify" else (2,)
         yield Case(
             of.name, "file", of.arguments, _NAMED[kind], prepare=partial(_prepared, of.damage),
@@ -308,7 +308,7 @@ def _studies() -> Iterator[_Damaged]:
         "parameters of text": sql("UPDATE trial_params SET distribution_json = 'x'"),
     }
     for how, damage in damages.items():
-        # An empty one is a new one, and the space is that of the file where a search goes on.
+        # An empty study is a new one. A resumed search takes the space from the file.
         for verb in (_WHY,) if how in ("empty", "space of text") else (_WHY, _RESUME):
             yield _Damaged(f"study {how} {verb[0]}", damage, verb)
 
@@ -387,7 +387,7 @@ def _zip(parts: dict[str, bytes]) -> bytes:
 
 
 def _replaced(name: str, content: str | bytes) -> Damage:
-    """Replace a file of the export, and its digest in the proof: a forgery."""
+    """Replace a file of the export and its digest in the proof: a forgery."""
 
     def damage(here: Path) -> None:
         data = content.encode() if isinstance(content, str) else content
@@ -484,7 +484,7 @@ def _tables() -> Iterator[_Damaged]:
 
 
 def _latency_table(name: str, change: Callable[[str], str]) -> Damage:
-    """Copy a latency table, change a file of it, and have its digest agree."""
+    """Copy a latency table, change one of its files, and update its digest."""
 
     def damage(here: Path) -> None:
         inside = "cpu/onnxruntime-float32-1t-b1"

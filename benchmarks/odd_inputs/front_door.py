@@ -1,4 +1,4 @@
-"""Cases of the command line: numbers, texts, places, choices and grammar, at every option."""
+"""Cases of the command line: numbers, texts, paths, choices and grammar, for every option."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _QUICK = [
 ]  # fmt: skip
 _TABLE = ["accuracy=table", "cost=table", "benchmark.genotype=[op]", "benchmark.accuracy=acc",
           "benchmark.costs={latency_ms: ms}"]  # fmt: skip
-#: What a verb needs, so that the odd option is all that is wrong.
+#: Required options by verb, so that only the option under test is invalid.
 _BASE = {
     "search": ["search", *_QUICK],
     "tabular": ["search", *_TABLE, "benchmark.path=t.csv"],
@@ -33,7 +33,7 @@ _BASE = {
     "serve-check": ["serve-check", "plan=there"],
     "replan": ["replan", "plan=there", "telemetry=t.csv"],
 }
-#: A service and a fleet that can be planned for.
+#: A valid service and a valid fleet.
 PLANNED = {
     "front.csv": "id,precision,accuracy,target,batch,latency_ms,source\na,int8,0.9,cpu,1,2,table\n",
     "s.yaml": (
@@ -47,7 +47,7 @@ PLANNED = {
 }
 _NUMBERS = ("nan", "inf", "1e20", "abc ü#{")
 _LONG = "x" * 300
-#: Options that are read, by verb; and those that are written.
+#: Options for input paths, by verb; and options for output paths.
 _READ = {
     "search": ("run.resume", "dataset.path", "search_space", "baseline", "start_from"),
     "tabular": ("benchmark.path", "run.resume"),
@@ -106,7 +106,7 @@ _ODD = (
 
 
 def prepare(folder: Path) -> None:
-    """Make what cases refer to: a table, an empty folder, a file, a loop of links."""
+    """Create the files that cases refer to: a table, an empty folder, a file, a loop of links."""
     (folder / "t.csv").write_text("op,acc,ms\na,0.5,1\nb,0.6,2\nc,0.7,3\n")
     for name, content in PLANNED.items():
         (folder / name).write_text(content)
@@ -116,7 +116,7 @@ def prepare(folder: Path) -> None:
 
 
 def cases() -> Iterator[Case]:
-    """Yield everything that must be refused."""
+    """Yield all inputs that must be rejected."""
     yield from _numbers()
     for mechanism, table, values in (
         ("read from a place", _READ, _MISSING),
@@ -157,7 +157,7 @@ def _numbers() -> Iterator[Case]:
 
 
 def _case(mechanism: str, verb: str, option: str, value: str) -> Case:
-    """Return a case at an option, which replaces what the base says of it."""
+    """Return a case for an option, which replaces the value in the base command."""
     base = [a for a in _BASE[verb] if a.partition("=")[0].lstrip("+") != option]
     odd = [value or "."] if option == "export" else [f"{option}={value}"]
     if option == "export":
@@ -169,7 +169,7 @@ def _case(mechanism: str, verb: str, option: str, value: str) -> Case:
 
 
 def chains() -> Iterator[Chain]:
-    """Yield odd paths on which everything must work."""
+    """Yield unusual paths on which all commands must succeed."""
     for odd in _ODD:
         base = ["run.supernets=nets", *_QUICK]
         run, out = f"{odd}/run", f"{odd}/out"

@@ -1,4 +1,4 @@
-"""Runs cases, each in a forked process and a folder of its own; hwnas is loaded once."""
+"""Runs each case in a forked process and a separate folder; hwnas is imported once."""
 
 import importlib
 import os
@@ -17,7 +17,7 @@ from benchmarks.odd_inputs.case import Case, Chain
 from hwnas.core import processes
 
 LIMIT_S, LIMIT_MIB = 60.0, 3 * 1024
-#: Words of libraries' that say nothing to users.
+#: Messages of libraries that are of no use to users.
 GRAMMAR = (
     "Traceback", "LexerNoViableAlt", "omegaconf", "hydra.errors", "hydra.cc", "sqlalchemy.",
     "StorageInternalError", "ListConfig", "no viable alternative", "Errno", "NoneType",
@@ -33,9 +33,9 @@ _WARM = (
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a command."""
+    """The result of a command."""
 
-    code: int  #: exit code; -9 if it was killed for taking too long
+    code: int  #: exit code; -9 if it was killed at the time limit
     out: str
     err: str
     seconds: float
@@ -43,14 +43,14 @@ class Ran:
 
 
 def warm() -> None:
-    """Load what commands load, so that forked ones have it."""
+    """Import the modules that commands import, for all forked processes."""
     for name in _WARM:
         importlib.import_module(f"hwnas.{name}")
     processes.tune_process()
 
 
 def run(arguments: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> Ran:
-    """Run a command in a folder; it is killed when it takes too long."""
+    """Run a command in a folder; kill it at the time limit."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.monotonic()
         pid = os.fork()
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> Ran
 
 
 def _work(arguments: Sequence[str], folder: Path, out: int, err: int) -> None:
-    """Be the command; never return."""
+    """Run the command in the child process; never return."""
     code = 1
     try:
         os.setsid()
@@ -89,7 +89,7 @@ def _work(arguments: Sequence[str], folder: Path, out: int, err: int) -> None:
 
 
 def _waited(pid: int, until: float) -> tuple[int, float]:
-    """Return the exit code and the peak memory in MiB of a process, which is killed if it hangs."""
+    """Return the exit code and the peak memory in MiB of a process; kill it at the time limit."""
     killed = False
     while True:
         found, status, usage = os.wait4(pid, os.WNOHANG)
@@ -103,7 +103,7 @@ def _waited(pid: int, until: float) -> tuple[int, float]:
 
 
 def judged(case: Case) -> tuple[str, Ran]:
-    """Run a case; return what is wrong with how it was refused, empty if nothing."""
+    """Run a case; return the violated requirements, empty if there are none."""
     with tempfile.TemporaryDirectory(prefix="odd-") as name:
         folder = Path(name)
         case.prepare(folder)
@@ -122,16 +122,16 @@ def _wrong(case: Case, ran: Ran) -> list[str]:
         f"exit code {ran.code}": ran.code in case.codes,
         f"{len(lines)} lines": len(lines) == 1,
         "does not name the option": any(name in said for name in case.names or [case.option]),
-        "took too long": ran.seconds < LIMIT_S,
+        "exceeded the time limit": ran.seconds < LIMIT_S,
         f"{ran.peak_mib:.0f} MiB": ran.peak_mib < LIMIT_MIB,
-        "tells the password": not case.secret or case.secret not in ran.out + ran.err,
+        "prints the password": not case.secret or case.secret not in ran.out + ran.err,
     }
     found = [what for what, holds in checks.items() if not holds]
     return found + [f"says {word}" for word in GRAMMAR if word in ran.out + ran.err]
 
 
 def ended(chain: Chain, nets: Path) -> tuple[str, Ran]:
-    """Run the steps of a chain; return which of them went wrong, and the last that was run."""
+    """Run the steps of a chain; return the failed ones and the last that was run."""
     with tempfile.TemporaryDirectory(prefix="odd-") as name:
         folder = Path(name)
         if nets.is_dir():
@@ -153,6 +153,6 @@ def _tree(folder: Path) -> set[str]:
 
 
 def spare_memory() -> None:
-    """Keep a case that would take all memory from taking the machine's."""
+    """Limit the memory of a case, so that it cannot use all memory of the machine."""
     most = 3 * LIMIT_MIB * 2**20
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))

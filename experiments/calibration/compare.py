@@ -1,10 +1,10 @@
-"""Which way to choose the ranges of activations loses least in int8?
+"""Accuracy loss of calibration methods for activation ranges in int8.
 
     python -m experiments.calibration.compare --out FILE dataset=digits
     python -m experiments.calibration.compare --out FILE dataset=fashion_mnist dataset.path=DIR
 
-Trains the supernet that `hwnas train ...` trains, unless it is there already, and reads
-the validation split with random subnets: in float32, and as the int8 TFLite file of each method.
+Trains the supernet of `hwnas train ...`, unless it exists, and evaluates random subnets on the
+validation split: in float32, and as the int8 TFLite file of each method.
 """
 
 import argparse
@@ -36,11 +36,11 @@ _BINS = 2048
 
 
 def main() -> None:
-    """Print what each method loses, and write what each network showed."""
+    """Print the loss of each method, and write the results of each network."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--n", type=int, default=20, help="random subnets")
     parser.add_argument("--out", required=True, metavar="FILE", help="a CSV file")
-    parser.add_argument("overrides", nargs="*", help="of the configuration of train")
+    parser.add_argument("overrides", nargs="*", help="overrides of the configuration of train")
     arguments = parser.parse_args()
     config.register("train")
     with initialize_config_dir(str(package.ROOT / "conf"), version_base="1.3"):
@@ -64,10 +64,11 @@ def _percentile(sample: NDArray[np.float32], tail: float) -> QuantisationScale:
 
 
 def _entropy(sample: NDArray[np.float32]) -> QuantisationScale:
-    """Return the range, among fractions, that keeps most of what the values tell.
+    """Return the range, among fractions, with the least divergence.
 
-    Source: Migacz, "8-bit Inference with TensorRT", GTC 2017: the smallest divergence of the
-    values' histogram, cut off at the range, from what 256 levels leave of it.
+    Source: Migacz, "8-bit Inference with TensorRT", GTC 2017: the least Kullback-Leibler
+    divergence of the histogram of values, clipped to the range, from its approximation by 256
+    levels.
     """
     low, high = float(sample.min()), float(sample.max())
     counts, edges = np.histogram(sample, _BINS)
@@ -77,7 +78,7 @@ def _entropy(sample: NDArray[np.float32]) -> QuantisationScale:
         level = np.round(centres / scale.scale) + scale.zero_point
         inside = (level >= -128) & (level <= 127)
         cut = (np.clip(level, -128, 127) + 128).astype(int)
-        real = np.bincount(cut[inside], counts[inside], 256)  # what 256 levels hold
+        real = np.bincount(cut[inside], counts[inside], 256)  # the approximation by 256 levels
         filled = np.bincount(cut[inside], counts[inside] > 0, 256)
         kept = np.where(inside & (counts > 0), (real / np.maximum(filled, 1))[cut], 0)
         wanted = np.where(inside, counts, 0).astype(float)

@@ -1,10 +1,10 @@
-"""A search on a CPU without a table, and how well it foretold what is measured afterwards.
+"""A search on a CPU without a table, and the prediction error on networks measured afterwards.
 
     python -m experiments.cpu_at_once.evaluate [--n 60] [--passes 4] OUT.csv
 
-In an empty folder, on a quiet machine whose CPU is not the shipped table's: times
-``search +target=cpu n_trials=120``, then compiles random networks of the space by the same plans,
-times each some times, minutes apart, and holds the fastest against what the table foretells.
+Needs an empty folder and an idle machine with a CPU other than that of the shipped table. Times
+``search +target=cpu n_trials=120``, then compiles random networks of the space with the same plans,
+times each in several passes, minutes apart, and compares the fastest with the table's prediction.
 """
 
 import argparse
@@ -65,13 +65,13 @@ def main() -> None:
 
 
 def _search(folder: Path) -> None:
-    """Search as a user does; tell when the first candidate was costed, and when all was done."""
+    """Run a search with its defaults; print the time until the first costs and the total time."""
     start = time.monotonic()
     command = [sys.executable, "-m", "hwnas", *_SEARCH]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
     while process.poll() is None and not (folder / "run" / "manifest.json").exists():
         time.sleep(0.1)
-    print(f"costs known after {time.monotonic() - start:.1f} s", flush=True)
+    print(f"costs available after {time.monotonic() - start:.1f} s", flush=True)
     if process.wait():
         sys.exit("the search failed")
     print(f"search of 120 ended after {time.monotonic() - start:.1f} s", flush=True)
@@ -84,7 +84,7 @@ def _measured(
     plans: Mapping[OpSpec, str],
     n_passes: int,
 ) -> list[list[float]]:
-    """Return the latencies of each network in ms, one a pass."""
+    """Return the latencies of each network in ms, one per pass."""
     found: list[list[float]] = [[] for _ in drawn]
     with Worker(config.target, config.timing, config.rpc, config.tuning.limit_s) as worker:
         for number in range(n_passes):

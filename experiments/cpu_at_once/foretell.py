@@ -1,9 +1,9 @@
-"""How well a space is foretold from the operators of few of its networks.
+"""Prediction error for a space from the operators of a few of its networks.
 
 python -m experiments.cpu_at_once.foretell
 
-In each shipped table all operators were timed, and 143 networks measured whole. Here a table knows
-no more than the operators of some of these networks, and foretells the others: operators.csv.
+The shipped tables have timings of all operators and of 143 complete networks. Here a table is
+limited to the operators of some of these networks, and predicts the others: operators.csv.
 """
 
 import csv
@@ -31,7 +31,7 @@ _SPACE = "mbconv_small"
 
 
 def main() -> None:
-    """Foretell networks of each table, write the errors, and print them."""
+    """Predict the networks of each table, write the errors, and print them."""
     facts = yaml.safe_load((package.ROOT / "conf/target/cpu.yaml").read_text(encoding="utf-8"))
     rows = []
     for path in sorted((SHIPPED / "cpu").iterdir()):
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _errors(table: LatencyTable, target: Target, n: int) -> dict[str, Any]:
-    """Return the errors on networks of which no more is known than operators of ``n`` others."""
+    """Return the errors on networks for a table limited to the operators of ``n`` others."""
     networks = _networks(table, target)
     timed = {op: entry.timing.median_ms for op, entry in table.entries.items()}
     errors, whole, counts, single = list[float](), list[float](), list[int](), list[float]()

@@ -1,10 +1,10 @@
-"""Networks beside those of a search space: a ResNet, a vision transformer, a MobileNetV3."""
+"""Networks outside the search spaces: a ResNet, a vision transformer, a MobileNetV3."""
 
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
 
 
 class Builder:
-    """Collects operators, each after the last one unless told otherwise."""
+    """Collects operators; by default each follows the previous one."""
 
     def __init__(self, shape: Shape):
         self.nodes: list[Node] = []

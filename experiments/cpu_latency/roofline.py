@@ -1,8 +1,8 @@
-"""How far the roofline of the target ``cpu`` is from the networks that its table measured whole.
+"""Error of the roofline of the target ``cpu`` on the complete networks measured for its table.
 
     python experiments/cpu_latency/roofline.py
 
-Prints how well the roofline and the table agree with the held-out networks of that table. Only
+Prints the agreement of the roofline and of the table with the held-out networks of that table. Only
 ``launch_us`` of the roofline was fitted, on the networks of the calibration.
 """
 
@@ -23,7 +23,7 @@ SPACE, TABLE = "mbconv_small", "tvm-float32-1t-b1"
 
 
 def main() -> None:
-    """Print how well the roofline and the table agree with what was measured."""
+    """Print the agreement of the roofline and of the table with the measurements."""
     raw = yaml.safe_load((package.ROOT / "conf" / "target" / "cpu.yaml").read_text())
     roofline = Roofline(**raw["roofline"])
     fit, held_out = (_networks(role) for role in ("fit", "held_out"))

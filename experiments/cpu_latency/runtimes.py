@@ -1,8 +1,8 @@
-"""TVM against onnxruntime against torch eager on the same networks, measured in turns.
+"""TVM, onnxruntime and torch eager on the same networks, measured interleaved.
 
     python experiments/cpu_latency/runtimes.py [threads]
 
-Writes ``runtimes_<threads>t.csv`` beside this file.
+Writes ``runtimes_<threads>t.csv`` to this folder.
 """
 
 import csv

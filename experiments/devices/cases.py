@@ -1,4 +1,4 @@
-"""A space with what is held out of it, and the curves of devices that are known."""
+"""A space with its held-out networks, and the latency curves of known devices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from hwnas.hardware.device_models.features import FeatureEncoder, NetworkFeature
 from hwnas.hardware.device_models.fitted_roofline import Floats, OperatorWork
 
 N_TEST = 1000
-_N_KNOWN = 2000  #: networks of a known device that its curve is drawn through
+_N_KNOWN = 2000  #: networks of a known device to which its curve is fitted
 
 
 @dataclass(frozen=True)
 class Case:
-    """A space and its devices; the first networks are those that predictions are judged on."""
+    """A space and its devices; the first networks are the test networks."""
 
     name: str
     work: OperatorWork
-    choices: Floats  #: an indicator each, for baselines
+    choices: Floats  #: one indicator per option, for baselines
     ms: Mapping[str, Floats]
     batch: Mapping[str, int]
     curves: Mapping[str, Floats]  #: of each device over all networks, from those not tested
 
     @property
     def test(self) -> NDArray[np.intp]:
-        """Networks that predictions are judged on."""
+        """The networks on which predictions are evaluated."""
         return np.arange(N_TEST)
 
     @property
@@ -38,18 +38,18 @@ class Case:
         return np.arange(N_TEST, len(self.work))
 
     def others(self, device: str) -> list[str]:
-        """Return the devices that are other hardware."""
+        """Return the devices with different hardware."""
         own = spaces.hardware(device)
         return [name for name in self.ms if spaces.hardware(name) != own]
 
     def features(self, device: str, panel: list[str]) -> NetworkFeatures:
-        """Return all networks as a device's batch size makes them."""
+        """Return all networks with the batch size of a device."""
         curves = np.stack([self.curves[d] for d in panel], 1) if panel else None
         return FeatureEncoder(self.work, self.batch[device], curves)(self.work, curves)
 
 
 def prepare(folder: Path, name: str) -> Case:
-    """Read a space; networks are in a random order that is always the same."""
+    """Read a space; networks are in a fixed random order."""
     found = spaces.read(folder, name)
     rows = np.random.default_rng(0).permutation(len(found.work))[: N_TEST + _N_KNOWN]
     work, choices = found.work[rows], found.choices[rows]
@@ -64,8 +64,8 @@ def _smooth(
 ) -> dict[str, Floats]:
     """Return curves over all networks from noisy latencies of the known ones: robust kernel ridge.
 
-    One kernel for all devices, so that one decomposition serves; ridge by generalised
-    cross-validation; what is far off the curve is pulled to 2.5 robust deviations from it.
+    One kernel for all devices, so that one decomposition serves; the ridge is chosen by generalised
+    cross-validation; outliers are moved to 2.5 robust deviations from the curve.
     """
     fine = features.fine - features.fine.mean(0)
     fine = fine / fine.std(0) / np.sqrt(fine.shape[1])

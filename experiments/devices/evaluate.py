@@ -1,4 +1,4 @@
-"""How well few measured networks foretell all others, on every device held out in turn.
+"""Latency prediction from a few measured networks, with each device held out in turn.
 
 python -m experiments.devices.evaluate FOLDER [ofa anb fbnet] [--baselines]   # writes scores_*.csv
 """
@@ -29,12 +29,12 @@ from hwnas.hardware.device_models.fitted_roofline import Floats
 from hwnas.hardware.device_models.predictor import DevicePrior
 
 SIZES, DRAWS, POOL = (3, 5, 10, 20, 50), 5, 400
-BASELINE_DRAWS = 2  #: these take longer
+BASELINE_DRAWS = 2  #: baselines take longer
 Rows = NDArray[np.intp]
 
 
 def scores(case: Case, n_baselines: int) -> Iterator[dict[str, Any]]:
-    """Give a row for each device, method, draw and number of measured networks."""
+    """Yield a row for each device, method, draw and number of measured networks."""
     for device, ms in case.ms.items():
         panels = {
             "alone": case.features(device, []),
@@ -64,7 +64,7 @@ def scores(case: Case, n_baselines: int) -> Iterator[dict[str, Any]]:
 
 
 def baselines(case: Case, device: str, chosen: Rows) -> dict[str, Floats]:
-    """Return what simple methods predict of all networks from random measured ones."""
+    """Return the predictions of simple methods for all networks from random measured ones."""
     ms, macs, x = case.ms[device], case.work.macs.sum(1), case.choices
     log = np.log(ms[chosen])
     found = {"macs": _affine(macs, ms, chosen)}
@@ -87,7 +87,7 @@ def baselines(case: Case, device: str, chosen: Rows) -> dict[str, Floats]:
 
 
 def _affine(x: Floats, ms: Floats, chosen: Rows) -> Floats:
-    """Return what scale and constant, neither negative, make of ``x``."""
+    """Return the least-squares scale and constant of ``x``, both non-negative, applied to ``x``."""
     columns = np.stack([x, np.ones_like(x)], 1)
     weights = optimize.nnls(columns[chosen] / ms[chosen, None], np.ones(len(chosen)))[0]
     fitted: Floats = columns @ weights
@@ -95,7 +95,7 @@ def _affine(x: Floats, ms: Floats, chosen: Rows) -> Floats:
 
 
 def _by_class(case: Case, device: str, chosen: Rows) -> Floats:
-    """Return sums of work by class of operator, none negative, pulled to equal shares."""
+    """Return non-negative sums of work by operator class, regularised to equal weights."""
     x, ms = case.features(device, []).coarse, case.ms[device][chosen]
     level, pull = np.median(ms) / x.shape[1], 0.05 * np.eye(x.shape[1])
     rows = np.vstack([x[chosen] * level / ms[:, None], pull])
@@ -114,7 +114,7 @@ def report(table: pd.DataFrame) -> None:
 
 
 def main() -> None:
-    """Judge the model on what a folder has."""
+    """Evaluate the model on the tables of a folder."""
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     words = [word for word in sys.argv[1:] if word != "--baselines"]
     n_baselines = BASELINE_DRAWS if "--baselines" in sys.argv else 0

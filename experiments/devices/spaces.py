@@ -1,4 +1,4 @@
-"""Published latencies of whole networks, as operators and milliseconds.
+"""Published latencies of complete networks, as operators and milliseconds.
 
 Once-for-all MobileNetV3 and FBNet: HELP (MIT), https://github.com/HayeonLee/HELP; Accel-NASBench
 (Apache-2.0): https://github.com/afzalxo/Accel-NASBench.
@@ -19,11 +19,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Space:
-    """Networks that were measured on several devices."""
+    """Networks with measurements on several devices."""
 
     name: str
     work: OperatorWork
-    choices: Floats  #: an indicator each, for baselines
+    choices: Floats  #: one indicator per option, for baselines
     ms: Mapping[str, Floats]  #: latency of a batch by ``<device>_<batch>``
     batch: Mapping[str, int]  #: by the same
 
@@ -160,6 +160,6 @@ def _batch(space: str, device: str) -> int:
 
 
 def hardware(device: str) -> str:
-    """Return a device without its batch size."""
+    """Return the name of a device without its batch size."""
     head, _, tail = device.rpartition("_")
     return head if tail.isdigit() and head and not head.startswith(("gold", "silver")) else device

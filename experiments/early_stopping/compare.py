@@ -1,11 +1,11 @@
-"""Compare searches that stop reading early with searches that read everything.
+"""Compare searches with early stopping of validation with searches without.
 
     python -m experiments.early_stopping.compare --data DIR --cache DIR --samplers nsga2 --seeds 5
 
-Each search is run twice, with ``scoring.confidence=null`` and with ``--confidence``. Every network
-is evaluated whole beforehand, so that what a stopped one would have shown is known. A search that
-is in ``--cache`` is not run again; ``--report`` compares all that are there. ``--calibrate 1000``
-stops so many networks, drawn from all in the cache, against the hardest incumbent that they match.
+Each search runs twice, with ``scoring.confidence=null`` and with ``--confidence``. Every network is
+completely evaluated beforehand, so that the true accuracy of a stopped one is known. A search in
+``--cache`` is not repeated; ``--report`` compares all cached searches. ``--calibrate 1000`` samples
+1000 networks from the cache, each with the hardest incumbent that it matches, and counts stops.
 """
 
 import argparse
@@ -30,14 +30,14 @@ from hwnas.tasks.early_stopping import Bits, read_accuracy
 
 @dataclass
 class Recorded:
-    """An evaluator that keeps what every decision was about."""
+    """An evaluator that stores the inputs of every decision."""
 
     behind: Evaluations
     decisions: list[dict[str, Any]] = field(default_factory=list)
     accuracies: dict[str, float] = field(default_factory=dict)  #: on all images, by genotype
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return what is read of a genotype."""
+        """Return the observed accuracy of a genotype."""
         score = self.behind.score(genotype, incumbent)
         right = self.behind.right(genotype)
         n_right = int(right.sum())
@@ -53,7 +53,7 @@ class Recorded:
 
 
 def main() -> None:
-    """Run the searches that are not there yet, then compare."""
+    """Run the missing searches, then compare."""
     arguments = _parse()
     folder = Path(arguments.cache, "early_stopping")
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def main() -> None:
 def _search(
     found: Evaluations, arguments: argparse.Namespace, name: str, seed: int
 ) -> dict[str, Any]:
-    """Return what a search read, and the front it found."""
+    """Return the evaluations of a search and its front."""
     recorded = Recorded(found)
     candidates = searched(arguments, found.parts, found, recorded, name=name, seed=seed)
     front = pareto_front(candidates, arguments.objectives)
@@ -106,7 +106,7 @@ def _search(
 
 
 def _calibrate(networks: Bits, n: int) -> None:
-    """Print how often a network as good as its incumbent is stopped, if the two are close."""
+    """Print how often a network as good as its incumbent is stopped if the two are close."""
     rng = np.random.default_rng(0)
     print(f"{len(networks)} networks, {n} draws: 30 earlier ones and a candidate")
     draws = [rng.choice(len(networks), 31, replace=False) for _ in range(n)]
@@ -127,7 +127,7 @@ def _calibrate(networks: Bits, n: int) -> None:
 
 
 def _compare(searches: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Print, for each kind of search, how the two differ; return a row for each search."""
+    """Print the differences for each kind of search; return a row for each search."""
     rows = [_row(search) for search in searches]
     kinds = dict.fromkeys((r["objectives"], r["sampler"], r["trials"]) for r in rows)
     for kind in kinds:
@@ -174,17 +174,19 @@ def _print(rows: Sequence[dict[str, str]], plain: dict[str, float], confidence: 
     )
     shown = " ".join(f"{ratio:.4f}" for ratio in ratios)
     kept = min(float(r["volume"]) / float(r["volume_of_candidates"]) for r in rows)
-    print(
-        f"  confidence {confidence}, {len(rows)} seeds: {1 - share:.1%} fewer images read ", end=""
-    )
+    print(f"  confidence {confidence}, {len(rows)} seeds: {1 - share:.1%} fewer images ", end="")
     print(f"({1 - both:.1%} with those of recalibration); wrongly stopped {wrong} of {good}")
     half = stats.t.ppf(0.975, len(ratios) - 1) * np.std(ratios, ddof=1) / np.sqrt(len(ratios))
     spread = np.std(list(plain.values()), ddof=1) / np.mean(list(plain.values()))
-    print(f"    hypervolume over that of a search that reads all: {shown}, mean ", end="")
+    print(f"    hypervolume relative to a search with complete validation: {shown}, mean ", end="")
     print(
-        f"{np.mean(ratios):.4f} +- {half:.4f} (95 %, t); seeds that read all differ by {spread:.2%}"
+        f"{np.mean(ratios):.4f} +- {half:.4f} (95 %, t); "
+        f"seeds with complete validation differ by {spread:.2%}"
     )
-    print(f"    over that of the same candidates, all read whole: {kept:.5f} at least", flush=True)
+    print(
+        f"    relative to the same candidates, completely validated: {kept:.5f} at least",
+        flush=True,
+    )
 
 
 def _parse() -> argparse.Namespace:
@@ -196,7 +198,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--calibrate", type=int, default=0, metavar="N", help="draws")
-    parser.add_argument("--report", action="store_true", help="compare what is there")
+    parser.add_argument("--report", action="store_true", help="compare the cached searches")
     parser.add_argument("--out", help="a CSV file for --report")
     return parser.parse_args()
 

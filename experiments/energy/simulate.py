@@ -1,10 +1,10 @@
-"""Energy meters: those that this machine has, and simulated files of the kernel with a known truth.
+"""Energy meters: those of this machine, and simulated kernel files with a known true value.
 
-python -m experiments.energy.simulate opens every meter at the system's own paths and says what
-comes of it. Then it writes trees of files as the kernel's documentation lays them out, renews them
-as often and as coarsely as the hardware does while "inferences" sleep, and has hwnas measure the
-energy of an inference as ``search`` does for the members of a front. The simulated device takes a
-known power when it is idle and when it is not. simulated.csv has a row for each.
+python -m experiments.energy.simulate opens every meter at the system's own paths and prints the
+result. Then it writes file trees as documented by the kernel, updates them at the rate and
+resolution of the hardware while "inferences" sleep, and measures the energy of an inference with
+hwnas as ``search`` does for the members of a front. The simulated device has a known power when
+idle and when busy. simulated.csv has a row for each meter.
 
 Source: https://docs.kernel.org/power/powercap/powercap.html (RAPL);
 https://docs.kernel.org/hwmon/ina2xx.html, ina3221.html and ltc2947.html.
@@ -36,21 +36,21 @@ Write = Callable[[float, float], Mapping[str, float]]  # of joules and watts: nu
 
 @dataclass(frozen=True)
 class Layout:
-    """A meter's files."""
+    """The files of a meter."""
 
     name: str
     meter: str
     channel: str
-    period_s: float  #: in which the hardware renews them
-    fixed: Mapping[str, str]  #: what never changes, by file
+    period_s: float  #: update interval of the hardware in seconds
+    fixed: Mapping[str, str]  #: constant content, by file
     write: Write
     idle_w: float
     active_w: float
-    drift_w: float = 0.0  #: that idle power rises by in a second, as a device that warms up
+    drift_w: float = 0.0  #: increase of idle power in W/s, as of a device that warms up
 
 
 def _rapl(joules: float, watts: float) -> Mapping[str, float]:
-    """Return two packages with memory; the counter of one passes the end of its range."""
+    """Return two packages with memory; the counter of one wraps around."""
     steps = int(joules * 1e6 / RAPL_STEP_UJ)
     near_end = RAPL_RANGE_UJ - 30_000_000
     return {
@@ -98,7 +98,7 @@ LAYOUTS = (
 @final
 @dataclass
 class Device:
-    """Keeps the files of a layout as hardware would, in a thread."""
+    """Updates the files of a layout like the hardware, in a thread."""
 
     layout: Layout
     root: Path
@@ -121,7 +121,7 @@ class Device:
         self._thread.join()
 
     def run(self, n: int) -> float:
-        """Sleep as long as ``n`` inferences take; return the seconds."""
+        """Sleep as long as ``n`` inferences; return the seconds."""
         start, self.busy = time.monotonic(), True
         time.sleep(n * INFERENCE_S)
         self.busy = False
@@ -140,7 +140,7 @@ class Device:
             self._renew(watts)
 
     def _renew(self, watts: float) -> None:
-        """Replace each file at once: a file of the kernel is never half written."""
+        """Replace each file atomically: a kernel file is never half written."""
         for name, number in self.layout.write(self._joules, watts).items():
             file = self.root / name
             new = file.with_name(".new")
@@ -149,7 +149,7 @@ class Device:
 
 
 def real() -> list[str]:
-    """Return what each meter of this machine says, a line each."""
+    """Return the result of each meter of this machine, one line per meter."""
     said = []
     for name in ("rapl", "nvml", "hwmon"):
         try:
@@ -164,12 +164,14 @@ def real() -> list[str]:
 
 
 def simulated(layout: Layout) -> dict[str, str | float | bool]:
-    """Return what was measured of a layout, with the truth."""
+    """Return the measurements of a layout, with the true value."""
     with tempfile.TemporaryDirectory() as folder, Device(layout, Path(folder)) as device:
         meter = open_meter(layout.meter, layout.channel, Path(folder))
         found = measure(meter, device.run, IDLE_S, BLOCK_S)
         meter.close()
-    seconds = statistics.fmean(device.took[-_COUNTED:])  # sleeping takes a little longer than asked
+    seconds = statistics.fmean(
+        device.took[-_COUNTED:]
+    )  # sleeping takes slightly longer than requested
     true_mj, figure = (layout.active_w - layout.idle_w) * seconds * 1e3, found.figure
     return {
         "meter": layout.name,
@@ -185,8 +187,8 @@ def simulated(layout: Layout) -> dict[str, str | float | bool]:
 
 
 def main() -> None:
-    """Try what is real, then what is simulated."""
-    print("This machine's own files:", *real(), sep="\n  ")
+    """Test the real meters, then the simulated ones."""
+    print("Meters of this machine:", *real(), sep="\n  ")
     rows = []
     for layout in LAYOUTS:
         rows.append(simulated(layout))

@@ -1,8 +1,8 @@
-"""What each step of an export cost and won, from the proofs of exports.
+"""Cost and gain of each export step, from the proofs of exports.
 
     python experiments/export_fashion_mnist/table.py EXPORT... > steps.csv
 
-Every ``EXPORT`` is the folder of one exported model, or one that holds such folders.
+Every ``EXPORT`` is the folder of one exported model, or a parent of such folders.
 """
 
 import csv

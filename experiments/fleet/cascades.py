@@ -1,9 +1,9 @@
-"""What cascades save: plans with and without them, on made-up fleets of ours.
+"""Savings by cascades: plans with and without them, on generated fleets.
 
     python -m experiments.fleet.cascades FLEETS SCALE [SECONDS]
 
 Each fleet has 10 devices, 8 models, 4 classes and 6 hours; SCALE multiplies its demand, SECONDS
-limit each solution (60). Both plans are simulated with five seeds that planning has not seen.
+limit each solution (60). Both plans are simulated with five seeds not used in planning.
 """
 
 import csv
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 
 def compared(folder: Path, seed: int, scale: float, limit_s: float) -> dict[str, Any]:
-    """Return a row on one fleet: what both plans cost, and how late they are."""
+    """Return a row for one fleet: cost and late requests of both plans."""
     made.write(folder, seed=seed, n_models=8, scale=scale, hours=6)
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
     task = PlanningTask(problem, planner.read_choices(problem, NullProgress()), "cost")
@@ -39,7 +39,7 @@ def compared(folder: Path, seed: int, scale: float, limit_s: float) -> dict[str,
 
 
 def main(fleets: int, scale: float, limit_s: float) -> None:
-    """Compare on fleets, and write what came of it."""
+    """Compare on fleets, and write the results."""
     rows = []
     for seed in range(1, fleets + 1):
         with tempfile.TemporaryDirectory() as folder:

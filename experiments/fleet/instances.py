@@ -1,10 +1,10 @@
-"""Random instances: tiny ones against every plan there is, others against a checker of files.
+"""Random instances: tiny ones compared with exhaustive search, others checked by a file checker.
 
     python -m experiments.fleet.instances tiny 50
     python -m experiments.fleet.instances random 1000
 
 The checker (tests/fleet/checker.py) reads plan.yaml, service.yaml, fleet.yaml and the CSV files
-and shares no code with what makes plans. Writes one row an instance beside this file.
+and shares no code with the planner. Writes one row per instance to this folder.
 """
 
 import csv
@@ -31,7 +31,7 @@ from hwnas.fleet.task import PlanningTask
 from tests.fleet import brute_force, checker, made
 
 HERE = Path(__file__).parent
-POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # what was simulated once serves all instances
+POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # simulated goodputs are shared by all instances
 
 
 def _problem(folder: Path) -> PlanningProblem:
@@ -40,7 +40,7 @@ def _problem(folder: Path) -> PlanningProblem:
 
 
 def tiny(seed: int, folder: Path) -> dict[str, Any]:
-    """Return what plan and brute force find for a tiny instance."""
+    """Return the results of plan and of exhaustive search for a tiny instance."""
     made.write_random(folder, np.random.default_rng(seed), classes=1, tiny=True)
     problem = _problem(folder)
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
@@ -52,7 +52,7 @@ def tiny(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def drawn(seed: int, folder: Path) -> dict[str, Any]:
-    """Return what the checker says of a plan for a random instance."""
+    """Return the result of the checker for the plan of a random instance."""
     rng = np.random.default_rng(seed)
     made.write_random(folder, rng, classes=int(rng.integers(1, 4)), tiny=False)
     made.write_answers(folder, rng)
@@ -71,7 +71,7 @@ def drawn(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def main(kind: str, wanted: int) -> None:
-    """Try seeds until as many as wanted were tried, or of tiny ones until as many have a plan."""
+    """Try the requested number of seeds, or of tiny ones until the requested number has a plan."""
     rows: list[dict[str, Any]] = []
     seed = 0
     while len(rows) < wanted:
@@ -88,7 +88,7 @@ def main(kind: str, wanted: int) -> None:
 
 
 def _write(kind: str, rows: list[dict[str, Any]]) -> None:
-    """Write the rows that there are, so that nothing is lost."""
+    """Write the rows so far, so that nothing is lost."""
     names = [*dict.fromkeys(name for row in rows for name in row)]
     with (HERE / f"{kind}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")

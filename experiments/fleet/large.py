@@ -1,8 +1,8 @@
-"""10 devices x 30 models x 5 batches x 4 classes x 24 hours with cascades: how good, how soon?
+"""Quality and time for 10 devices x 30 models x 5 batches x 4 classes x 24 hours with cascades.
 
     python -m experiments.fleet.large SECONDS
 
-Prints what is found in about so many seconds, with both bounds.
+Prints the result after about SECONDS, with both bounds.
 """
 
 import sys
@@ -19,20 +19,20 @@ from hwnas.fleet.task import PlanningTask
 
 
 def main(limit_s: float) -> None:
-    """Plan, and print what came of it."""
+    """Plan, and print the result."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made.write(folder)
         began = time.perf_counter()
         problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
         choices = planner.read_choices(problem, NullProgress())
-        print(f"{len(choices.placements):,} stations, {len(choices.options):,} options an hour")
+        print(f"{len(choices.placements):,} placements, {len(choices.options):,} options per hour")
         found = solve_task(PlanningTask(problem, choices, "cost"), limit_s, NullProgress())
         took = time.perf_counter() - began
     print(
-        f"{took:.0f} s: {found.value:.3f} $ a day, serves all: {found.serves}; bound of the kept "
+        f"{took:.0f} s: {found.value:.3f} $ a day, serves all: {found.serves}; bound of the pruned "
         f"columns {found.bound_kept:.3f} (gap {1 - found.bound_kept / found.value:.1%}), of all "
-        f"{found.bound_all:.3f}; {found.seconds}"
+        f"columns {found.bound_all:.3f}; {found.seconds}"
     )
 
 

@@ -1,7 +1,7 @@
-"""Made-up services and fleets, as the files that ``plan`` reads: for tests of size and of rules.
+"""Generated services and fleets, as the files that ``plan`` reads, for tests of size and of rules.
 
-Models have accuracies and latencies as families of networks have them; what they answer to the same
-images is drawn from one difficulty an image, so that cascades can be counted jointly.
+Accuracies and latencies of models resemble those of families of networks. Correct predictions are
+sampled from one difficulty per image, so that cascades can be evaluated jointly.
 """
 
 import csv
@@ -48,11 +48,11 @@ def write(
     """Write ``service.yaml``, ``fleet.yaml``, ``front.csv`` and ``answers.npz`` into a folder.
 
     Args:
-        folder: Where they go.
-        seed: Prices, demands and accuracies vary with it; 0: as above.
-        n_models: Of the front.
-        scale: Of the demand.
-        more: What else ``service.yaml`` says: ``survive``, ``budgets``; or ``trace``, ``hours``.
+        folder: The folder.
+        seed: Of prices, demands and accuracies; 0: the values above.
+        n_models: Number of models of the front.
+        scale: Factor of the demand.
+        more: Further keys of ``service.yaml``: ``survive``, ``budgets``; or ``trace``, ``hours``.
     """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _device(name: str, vary: Any) -> dict[str, Any]:
 
 
 def _write_answers(folder: Path, accuracy: Any, rng: Any) -> Any:
-    """Write answers to 4,000 images; return the accuracies that they have."""
+    """Write predictions for 4,000 images; return their accuracies."""
     n = 4000
     hardness = rng.uniform(0, 1, n)
     noise = rng.normal(0, 0.08, (accuracy.size, n))

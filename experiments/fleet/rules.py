@@ -1,13 +1,12 @@
-"""Plans by simulated goodputs against plans by the rules of papers, on made-up fleets and traces.
+"""Plans by simulated goodputs compared with published rules, on generated fleets and traces.
 
     python -m experiments.fleet.rules FLEETS [TRACE.csv ...]
 
-Proteus (algorithms/ilp.py of UMass-LIDS/Proteus): a replica takes b / L(b) of the largest batch
-with L(b) below the limit. IPA (optimizer/optimizer.py of reconfigurable-ml-pipeline/ipa): of the
-largest with L(b) + (b - 1) / rate below it, which at that rate is L(b) (2 b - 1) / b. Both are
-solved by the same program, times a factor for all pools, and simulated with five seeds that
-planning has not seen. What ``rules.csv`` has of a fleet and a trace is not run again: take its
-rows out for that.
+Proteus (algorithms/ilp.py of UMass-LIDS/Proteus): the rate of a replica is b / L(b) of the largest
+batch with L(b) below the limit. IPA (optimizer/optimizer.py of reconfigurable-ml-pipeline/ipa): of
+the largest with L(b) + (b - 1) / rate below it, which at that rate is L(b) (2 b - 1) / b. Both use
+the same integer program, times a factor for all pools, and are simulated with five seeds not used
+in planning. Fleets and traces in ``rules.csv`` are not run again: delete their rows to repeat them.
 """
 
 import csv
@@ -36,7 +35,7 @@ LIMIT_S = 20.0
 
 
 def by_rule(problem: PlanningProblem, station: Placement, rule: str, factor: float) -> Placement:
-    """Return a station with the rate that a rule gives its replicas."""
+    """Return a placement with the replica rate of a rule."""
     name = problem.devices[station.device][0]
     timed = problem.catalogue.on(problem.fleet, name, station.model)
     upper = {b: f.upper for b, f in timed.items()}
@@ -52,7 +51,7 @@ def by_rule(problem: PlanningProblem, station: Placement, rule: str, factor: flo
 
 
 def late(problem: PlanningProblem, plan: DeploymentPlan) -> float:
-    """Return the largest share of late requests of a class in an hour, over five seeds."""
+    """Return the largest fraction of late requests of a class in an hour, over five seeds."""
     scene = simulation.SimulationSetup(planner.arrivals_by_class(problem))
     seen = simulation.simulate(plan, scene, [*SEEDS], NullProgress())
     return max(c.late for each in seen for c in each.classes.values())
@@ -63,7 +62,7 @@ def _called(trace: str | None) -> str:
 
 
 def ours(task: PlanningTask) -> Iterator[dict[str, Any]]:
-    """Yield a row for our plan, and one for that of single models alone."""
+    """Yield a row for the plan of hwnas, and one for its plan with single models only."""
     options = task.choices.options
     single = replace(task.choices, options=options.only((options.second < 0).nonzero()[0]))
     for rule, of in (("ours", task), ("ours, single models", replace(task, choices=single))):
@@ -91,7 +90,7 @@ def _row(rule: str, factor: float, plan: DeploymentPlan, share: float) -> dict[s
 
 
 def task_of(seed: int, trace: str | None) -> PlanningTask:
-    """Return a made-up fleet with arrivals at random or as in a trace."""
+    """Return a generated fleet with Poisson arrivals or those of a trace."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made.write(folder, seed=seed, n_models=8, scale=0.3, hours=3, trace=trace)
@@ -100,7 +99,7 @@ def task_of(seed: int, trace: str | None) -> PlanningTask:
 
 
 def main(fleets: int, traces: list[str]) -> None:
-    """Compare on fleets, each with Poisson's arrivals and with each trace."""
+    """Compare on fleets, each with Poisson arrivals and with each trace."""
     file = HERE / "rules.csv"
     rows: list[dict[str, Any]] = [*csv.DictReader(file.open())] if file.exists() else []
     for seed, trace in itertools.product(range(1, fleets + 1), [None, *traces]):

@@ -1,13 +1,13 @@
-"""From two searches to a fleet, by one command from a fresh clone.
+"""From two searches to a fleet, with one command from a fresh clone.
 
     pip install -c constraints.txt -e '.[plan]' && python -m experiments.fleet.run
 
-Searches networks for handwritten digits on an NPU (Vela's estimates) and on this machine's CPU
-(onnxruntime, measured whole), plans for the service and the fleet beside this file with demand of
-``trace.py``, lets fail what may fail, and plans on when half as much again comes, with all machines
-and with one NPU less than run. Runs that are there are used again; what it comes to is written into
+Searches networks for handwritten digits on an NPU (Vela estimates) and on this machine's CPU
+(onnxruntime, complete networks measured), plans for the service and the fleet of this folder with
+the demand of ``trace.py``, simulates failures, and replans for 1.5 times the demand, with all
+machines and with one NPU less than running. Existing runs are reused; the results are written to
 ``results/``.
-``python -m experiments.fleet.run quick`` does it with few, small networks, and writes no results.
+``python -m experiments.fleet.run quick`` uses few, small networks, and writes no results.
 """
 
 import argparse
@@ -39,22 +39,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 QUICK = {"search_space": "tiny", "train__epochs": 6, "n_trials": 10, "finish__epochs": 2}
 _KEPT = ("classes", "costs", "decisions", "failures", "limits", "plans", "pools", "sketches")
-PEAKS = [13, 20]  # hours in which failures are looked at
+PEAKS = [13, 20]  # hours with simulated failures
 _SEED, _NOISE = 1, 0.02
 
 
 def searched(name: str, more: dict[str, Any]) -> SearchResult:
-    """Return the run of a target, which is made if it is not there."""
+    """Return the run of a target; search if it does not exist."""
     folder = RUNS / name
     if (folder / "front.json").exists():
         return hwnas.load(folder)
     options = {**OPTIONS[name], "budget": "none", "n_trials": 40, "seed": 0, **more}
-    print(f"Searching on {name}, some minutes: {folder}", flush=True)
+    print(f"Searching on {name}, a few minutes: {folder}", flush=True)
     return hwnas.search(**options, run__dir=folder)
 
 
 def write_service(*, quick: bool) -> None:
-    """Write what is asked for beside the runs; of small networks less."""
+    """Write the service next to the runs, with a lower demand for small networks."""
     asked = yaml.safe_load((HERE / "service.yaml").read_text())
     if quick:
         for each in asked["classes"].values():
@@ -65,14 +65,14 @@ def write_service(*, quick: bool) -> None:
 
 
 def down(plan: FolderResult, name: str) -> int:
-    """Return how many machines must be down for one to lack of those that run."""
+    """Return how many machines must fail so that one running machine is missing."""
     found = read_plan(plan.path)
     most = max(hour.machines.get(name, 0) for hour in found.hours)
     return found.devices[name].quota - most + 1
 
 
 def write_telemetry(plan: FolderResult, path: Path, factor: float, without: str = "") -> None:
-    """Write what is seen when so many times the demand comes, perhaps with machines down."""
+    """Write telemetry of the demand times a factor, optionally with failed machines."""
     said = yaml.safe_load((plan.path / "plan.yaml").read_text())
     rng = np.random.default_rng(_SEED)
     with path.open("w", newline="") as file:
@@ -87,7 +87,7 @@ def write_telemetry(plan: FolderResult, path: Path, factor: float, without: str 
 
 
 def told(name: str, found: FolderResult, began: float) -> list[str]:
-    """Return what a plan or simulation says, with the seconds that it took."""
+    """Return the output of a plan or simulation, with its duration in seconds."""
     lines = [f"## {name} ({time.perf_counter() - began:.0f} s)", *found.messages]
     print(*lines, sep="\n", flush=True)
     return lines
@@ -104,7 +104,7 @@ def keep(name: str, found: FolderResult) -> None:
 
 
 def main(*, quick: bool) -> None:
-    """Search, plan, simulate failures, and plan on."""
+    """Search, plan, simulate failures, and replan."""
     for name in OPTIONS:
         searched(name, QUICK if quick else {})
     write_service(quick=quick)
@@ -120,7 +120,7 @@ def main(*, quick: bool) -> None:
         began = time.perf_counter()
         plans[name] = hwnas.replan(plan, RUNS / "seen.csv", n_seeds=2)
         words = f", {down(plan, without)} {without} down" if without else ""
-        lines += told(f"half as much again{words}", plans[name], began)
+        lines += told(f"1.5 times the demand{words}", plans[name], began)
     print("Open in a browser:", *(found.path / "report.html" for found in plans.values()))
     if not quick:
         for name, found in plans.items():

@@ -1,13 +1,13 @@
-"""Is the simulator right? Against a real Triton, by a device that sleeps and by a real network.
+"""The simulator compared with a real Triton server, with a sleeping device and a real network.
 
     pip install --no-deps nvidia-pytriton && python -m experiments.fleet.served sleep
     python -m experiments.fleet.served network  # and onnxruntime, where another --python has Triton
 
-``sleep``: batches of n take 40 + 10 n ms (``sleeping_model.py``), so that the speed of this machine
-does not matter; batches are made by Triton itself. ``network``: the middle of ``mbconv_224``, by
-onnxruntime on one thread; it wants a quiet machine. Both as ``serve-check`` does it: the server is
-profiled, and the simulator is given that and the times at which requests were due. Each writes its
-rows to ``served_<what>.csv``, with a wait to ``served_<what>_<wait>ms.csv``.
+``sleep``: batches of n take 40 + 10 n ms (``sleeping_model.py``), independent of the speed of this
+machine; Triton forms the batches. ``network``: the medium network of ``mbconv_224`` with
+onnxruntime on one thread; it needs an idle machine. Both work like ``serve-check``: the server is
+profiled, and the simulator gets the profile and the scheduled times of the requests. Each writes
+its rows to ``served_<what>.csv``, with a wait to ``served_<what>_<wait>ms.csv``.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _BATCH, _REPEATS = 8, 3
 
 
 def pool(name: str, wait_ms: float) -> DeployedPool:
-    """Return a pool of one replica of a space's middle network, with random weights."""
+    """Return a pool of one replica of a space's medium network, with random weights."""
     found = spaces.load_space(spaces.find(name))
     middle = {choice: options[len(options) // 2] for choice, options in found.choices.items()}
     lowered = families.get(found.family).lower(found, found.genotype(middle), Signature(1, 10))
@@ -48,19 +48,25 @@ def pool(name: str, wait_ms: float) -> DeployedPool:
 
 
 def main() -> None:
-    """Profile, send requests, and write what was measured and simulated."""
+    """Profile, send requests, and write the measurements and simulations."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=[*_LOADS])
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each load and repeat")
     parser.add_argument(
-        "--drift", type=float, default=_DRIFT, help="of the machine's speed, that is allowed"
+        "--seconds", type=float, default=60.0, help="seconds of each load and repeat"
     )
-    parser.add_argument("--wait", type=float, default=0.0, help="of a batch that is not full, ms")
-    parser.add_argument("--python", default=sys.executable, help="that has nvidia-pytriton")
+    parser.add_argument(
+        "--drift", type=float, default=_DRIFT, help="allowed drift of the machine's speed"
+    )
+    parser.add_argument("--wait", type=float, default=0.0, help="wait for incomplete batches in ms")
+    parser.add_argument(
+        "--python", default=sys.executable, help="Python interpreter with nvidia-pytriton"
+    )
     asked = parser.parse_args()
     if asked.what == "sleep":
         servers._MODEL = _HERE / "sleeping_model.py"
-        validation._constant_work = lambda n: 1e-3 * n  # that machine is always as fast
+        validation._constant_work = lambda n: (
+            1e-3 * n
+        )  # the speed of the sleeping device is constant
     options = ServeCheckOptions(_LOADS[asked.what], asked.seconds, _REPEATS, asked.drift, 3, 0)
     one, found = pool(_SPACES[asked.what], asked.wait), servers.probe(asked.python)
     if asked.what == "network":  # which onnxruntime runs there

@@ -1,9 +1,9 @@
-"""The simulator against queueing theory, and how fast it is.
+"""The simulator compared with queueing theory, and its speed.
 
     python -m experiments.fleet.simulator
 
-Writes simulator.csv: the mean time in a queue over that of theory, and millions of requests that a
-second of this process simulates in a fleet of 48 replicas with cascades and failures.
+Writes simulator.csv: the mean time in a queue relative to theory, and millions of requests
+simulated per second by this process in a fleet of 48 replicas with cascades and failures.
 """
 
 import csv
@@ -37,7 +37,7 @@ def erlang_c(load: float, servers: int) -> float:
 
 
 def speed() -> float:
-    """Return requests that a second of this process simulates."""
+    """Return the requests that this process simulates per second."""
     n_pools, n = 6, 3_000_000
     service = np.stack([(np.arange(1, 9) * 0.0005 + 0.001) * (p + 1) for p in range(n_pools)])
     eight = np.full(n_pools, 8, np.int32)
@@ -81,7 +81,7 @@ def main() -> None:
         writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print(f"{fast} million requests a second")
+    print(f"{fast} million requests per second")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Triton's Python backend runs this instead of a model: a batch of n images takes 40 + 10 n ms."""
+"""A Triton Python backend that replaces a model: a batch of n images takes 40 + 10 n ms."""
 
 import json
 import time
@@ -11,16 +11,16 @@ _FIXED_S, _EACH_S = 0.040, 0.010
 
 
 class TritonPythonModel:
-    """A device that is as fast as it says, whatever else the machine does."""
+    """A device whose speed is independent of the load of the machine."""
 
     def initialize(self, arguments: dict[str, str]) -> None:
-        """Read what goes in and comes out."""
+        """Read the names of the inputs and outputs."""
         said = json.loads(arguments["model_config"])
         self.image = said["input"][0]["name"]
         self.outputs = {out["name"]: int(out["dims"][0]) for out in said["output"]}
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Sleep as long as the batch takes, and answer."""
+        """Sleep for the duration of the batch, and return outputs."""
         sizes = [len(pb.get_input_tensor_by_name(r, self.image).as_numpy()) for r in requests]
         time.sleep(_FIXED_S + _EACH_S * sum(sizes))
         return [

@@ -1,9 +1,9 @@
-"""Made-up demand, by a generator of our own: rates of a day, and arrivals that come in bursts.
+"""Generated demand: rates over a day, and bursty arrivals.
 
     python -m experiments.fleet.trace FOLDER
 
-Writes load.csv, a row an hour, and arrivals.csv, a row a request. The same seed gives the same
-bytes.
+Writes load.csv, one row per hour, and arrivals.csv, one row per request. The same seed gives the
+same bytes.
 """
 
 import csv
@@ -17,13 +17,13 @@ CLASSES = {"counter": (2_000, 15_000, 13), "phone": (12_000, 40_000, 20)}
 _WIDE = 4.5  # hours, of a peak
 _NOISE = 0.05  # of a rate
 #: Two states of arrivals (a Markov-modulated Poisson process; Heffes and Lucantoni, 1986): rates
-#: over their mean, and requests until the state changes, on the mean.
+#: relative to their mean, and the mean number of requests until the state changes.
 _STATES, _LASTING = (0.6, 2.2), 400.0
 _ARRIVALS = 6_000
 
 
 def load(rng: np.random.Generator) -> list[dict[str, float]]:
-    """Return the rates of a day, a row an hour."""
+    """Return the rates of a day, one row per hour."""
     hours = np.arange(24)
     rates = {}
     for name, (night, peak, at) in CLASSES.items():
@@ -33,7 +33,7 @@ def load(rng: np.random.Generator) -> list[dict[str, float]]:
 
 
 def arrivals(rng: np.random.Generator) -> list[dict[str, float]]:
-    """Return arrivals in seconds, a row a request, one a second on the mean or so."""
+    """Return arrivals in seconds, one row per request, with a mean of about one per second."""
     at, state, rows = 0.0, 0, []
     for _ in range(_ARRIVALS):
         at += float(rng.exponential(1 / _STATES[state]))

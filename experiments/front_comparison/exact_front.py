@@ -1,8 +1,6 @@
-"""The exact front of a benchmark table, as a CSV file that ``hwnas compare`` reads.
+"""Print the exact front of a benchmark table as a CSV file for ``hwnas compare``.
 
-    python experiments/front_comparison/exact_front.py TABLE --accuracy COLUMN --latency COLUMN
-
-prints it.
+python experiments/front_comparison/exact_front.py TABLE --accuracy COLUMN --latency COLUMN
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""How well does the sampler's model foretell networks from a few others?
+"""Prediction error of the sampler's model for networks, given a few others.
 
 python -m experiments.landscape.foretold DIR [--known 10 20 40] [--draws 24]
 
-Of the networks in ``networks.csv``, which were trained, random ones are known and the others
-foretold: from choices and costs alone, and with what sums networks up. Prints the root mean square
-error of logarithms of errors, and what part of 95 % intervals held.
+Random networks of ``networks.csv``, which were trained, are observed and the others are predicted:
+from choices and costs only, and with graph features. Prints the root mean square error of the
+logarithm of errors, and the coverage of the 95 % intervals.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _N_IMAGES = 6_000
 
 
 def main() -> None:
-    """Print a row for each number of known networks, with and without."""
+    """Print a row for each number of observed networks, with and without graph features."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", metavar="DIR")
     parser.add_argument("--known", nargs="+", type=int, default=[10, 20, 40])
@@ -36,7 +36,10 @@ def main() -> None:
     costs = np.column_stack([columns["latency_ms"], columns["energy_mj"]])
     assignments = [world.space.assignment(genotype) for genotype in genotypes]
     choices, optional = world.space.choices, world.space.optional()
-    sums = {"choices, costs": None, "and sums": summary_features(world.space, world.networks.lower)}
+    sums = {
+        "choices, costs": None,
+        "and graph features": summary_features(world.space, world.networks.lower),
+    }
     rng = np.random.default_rng(0)
     for n in asked.known:
         orders = [rng.permutation(len(y)) for _ in range(asked.draws)]
@@ -50,7 +53,7 @@ def main() -> None:
                 first = CostedCandidates([], x[known[:10]], costs[known[:10]])
                 inputs = Inputs(first, None, features.n_shares)
                 read_of = inputs(CostedCandidates([], x, costs))
-                # As the sampler: what hardly works is told apart from what does, no more.
+                # As in the sampler: large errors are clipped.
                 limit = np.log(np.quantile(errors[known[:10]], REFERENCE)) + CLIP
                 told = np.minimum(y, limit)
                 found.append(_missed(read_of, told, stds, known, rest, inputs.n_summary))

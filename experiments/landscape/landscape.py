@@ -1,4 +1,4 @@
-"""A landscape fitted to trained networks: what any network of the space would come to."""
+"""A response surface fitted to trained networks: the error of any network of the space."""
 
 import csv
 import functools
@@ -24,18 +24,21 @@ from hwnas.workflows.networks import Networks
 Array = NDArray[np.float64]
 
 READ = Path(__file__).with_name("networks.csv")
-#: What two searches of 50 minutes trained (``experiments/worth_it``): no seconds are known.
+#: Networks trained in two searches of 50 minutes (``experiments/worth_it``), without seconds.
 SEARCHED = Path(__file__).with_name("searched.csv")
-_N_IMAGES = 6_000  # of the validation split, that accuracies are of
+_N_IMAGES = 6_000  # of the validation split on which accuracies are measured
 _KINDS = ("separable", "plain", "fused", "residual")
 _FOLDS = 8
-_OWN, _OWN_OF_FIRST = 0.02, 0.04  # at least, of logarithms of errors: what no feature explains
+_OWN, _OWN_OF_FIRST = (
+    0.02,
+    0.04,
+)  # minimum for logarithms of errors: variation not explained by any feature
 
 
 def read(
     space: SearchSpace, paths: Sequence[Path] = (READ,)
 ) -> tuple[list[Genotype], dict[str, Array]]:
-    """Return the networks that were trained, and the numbers of their rows by column."""
+    """Return the trained networks, and the numbers of their rows by column."""
     rows = []
     for path in paths:
         with path.open(encoding="utf-8", newline="") as file:
@@ -52,10 +55,10 @@ def read(
 
 
 class Landscape:
-    """Errors after one and after three epochs, and the seconds that both take.
+    """Errors after one and after three epochs, and the seconds of both trainings.
 
-    Features are its own, not those of the sampler: sizes, the pixels that each stage leaves,
-    widths, depths, and kinds of blocks.
+    The features differ from those of the sampler: sizes, the resolution after each stage, widths,
+    depths, and types of blocks.
     """
 
     def __init__(self, networks: Networks, space: SearchSpace, paths: Sequence[Path] = (READ,)):
@@ -114,13 +117,13 @@ class Landscape:
 def _fitted(x: Array, y: Array) -> GaussianProcessRegressor:
     smooth = ConstantKernel(0.1) * RBF(np.full(x.shape[1], 6.0), (1, 300))
     kernel = smooth + ConstantKernel(0.1) * DotProduct(1.0) + WhiteKernel(0.003, (5e-4, 0.05))
-    with warnings.catch_warnings():  # that a feature does not matter is no failure to converge
+    with warnings.catch_warnings():  # an irrelevant feature is not a failure to converge
         warnings.simplefilter("ignore", ConvergenceWarning)
         return GaussianProcessRegressor(kernel, normalize_y=True).fit(x, y)
 
 
 def _foretold(model: GaussianProcessRegressor, x: Array, y: Array) -> Array:
-    """Return what a process with these hyperparameters says of each row, without its fold."""
+    """Return the prediction for each row without its fold, with these hyperparameters."""
     found, fold = np.zeros(len(y)), np.arange(len(y)) % _FOLDS
     for k in range(_FOLDS):
         told = GaussianProcessRegressor(model.kernel_, optimizer=None, normalize_y=True)
@@ -129,6 +132,6 @@ def _foretold(model: GaussianProcessRegressor, x: Array, y: Array) -> Array:
 
 
 def _normal(genotype: Genotype, what: str) -> float:
-    """Return a standard normal number that is always the same of a genotype."""
+    """Return a standard normal number that is a fixed function of a genotype."""
     digest = hashlib.sha256(f"{genotype.id} {what}".encode()).digest()
     return float(ndtri((int.from_bytes(digest[:6], "big") + 0.5) / 2**48))

@@ -1,10 +1,10 @@
-"""Networks that are spread over latencies, each trained alone as a search trains its candidates.
+"""Networks spread over latencies, each trained separately like the candidates of a search.
 
 python -m experiments.landscape.networks DIR OUT.csv [--minutes 40] [--seed 0]
 
-DIR has Fashion-MNIST as Parquet files. Each network is a row of ``networks.csv``: its choices, what
-it costs, its accuracy on the validation split after one and after three epochs, and the seconds
-that it took. It uses one core: say other seeds in other processes.
+DIR contains Fashion-MNIST as Parquet files. Each network is a row of ``networks.csv``: choices,
+costs, validation accuracy after one and after three epochs, and the training time in seconds. The
+script uses one core: run other seeds in other processes.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from hwnas.workflows.config.compose import compose
 LATENCIES_MS = 0.006, 0.2
 MOST_MACS = 9e6  # larger ones take minutes
 COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib")
-SHARES = (0.0, 0.0, 0.3, 0.6, 0.8)  # of choices that are the smallest
-_TRIES = 14  # networks that are compiled for each that is trained
+SHARES = (0.0, 0.0, 0.3, 0.6, 0.8)  # of choices set to their smallest option
+_TRIES = 14  # compiled networks for each trained one
 
 
 def main() -> None:
-    """Train networks until the time is up, and write a row for each."""
+    """Train networks until the time limit, and write a row for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", metavar="DIR")
     parser.add_argument("out", type=Path, metavar="OUT.csv")
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _drawn(space: Space, rng: random.Random) -> Genotype:
-    """Return a random genotype, often nearer to the smallest, of any resolution."""
+    """Return a random genotype, often close to the smallest, of any resolution."""
     share, any_resolution = rng.choice(SHARES), rng.random() < 0.6
     return space.genotype(
         {

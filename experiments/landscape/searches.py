@@ -1,12 +1,12 @@
-"""Whole searches on the landscape: two processes, a clock that only counts, and no training.
+"""Complete searches on the response surface: two processes, a simulated clock, and no training.
 
 python -m experiments.landscape.searches DIR [--minutes 20] [--seeds 6] [--without-sums]
     [--searched]
 
-Costs are those of the roofline of the target ``npu``; an accuracy is read as from 6,000 images, and
-a network stops after its first epoch as in a search. Prints, for each seed, how many times as slow
-the front is as the landscape's own at equal accuracy: the geometric mean over accuracies of 0.883
-to 0.931, those of each third, and how many candidates read 16 pixels.
+Costs are those of the roofline of the target ``npu``. Accuracies have the noise of 6,000 images,
+and a network stops after its first epoch as in a search. Prints, for each seed, the slowdown of the
+front relative to the best front of the surface at equal accuracy: the geometric mean over
+accuracies of 0.883 to 0.931, those of each third, and the number of candidates with 16 pixels.
 """
 
 import argparse
@@ -48,16 +48,16 @@ Point = tuple[float, float]  # latency in ms, error
 
 LEVELS = np.exp(np.linspace(math.log(1 - 0.883), math.log(1 - 0.931), 13))
 _THIRDS = slice(0, 4), slice(4, 9), slice(9, 13)
-_WORST = math.log(6)  # where an accuracy is not reached
+_WORST = math.log(6)  # slowdown if an accuracy is not reached
 _N_IMAGES, _CONFIDENCE, _ENOUGH = 6_000, 1.645, 5
-_FIRST = 0.37  # of the seconds of both epochs, that the first takes
+_FIRST = 0.37  # fraction of the seconds of both trainings for the first
 _THOUGHT_S = 2.0
-_GENERATIONS, _CHILDREN, _DRAWN = 40, 100, 400  # of the landscape's own front
+_GENERATIONS, _CHILDREN, _DRAWN = 40, 100, 400  # evaluations for the best front of the surface
 
 
 @dataclass
 class World:
-    """What a search is about."""
+    """The configuration of a search."""
 
     networks: Networks
     space: SearchSpace
@@ -76,7 +76,7 @@ class World:
 
 
 def opened(data: str) -> World:
-    """Return the world of ``search +target=npu`` on Fashion-MNIST, its costs modelled."""
+    """Return the configuration of ``search +target=npu`` on Fashion-MNIST with modelled costs."""
     with tempfile.TemporaryDirectory() as kept:
         words = ["+target=npu", "dataset=fashion_mnist", f"dataset.path={data}", "cost=roofline"]
         parts = components.parts(
@@ -89,21 +89,25 @@ def opened(data: str) -> World:
 
 
 def main() -> None:
-    """Search with each seed, and print how far its front is behind."""
+    """Search with each seed, and print the slowdown of its front."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", metavar="DIR")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--without-sums", action="store_true")
     parser.add_argument(
-        "--searched", action="store_true", help="fit the landscape to what searches trained, too"
+        "--searched",
+        action="store_true",
+        help="fit the surface to the networks of two searches as well",
     )
     asked = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     world = opened(asked.data)
     paths = (READ, SEARCHED) if asked.searched else (READ,)
     land = Landscape(world.networks, world.space, paths)
-    print(f"landscape: {land.residual:.3f} left, {land.reading:.3f} of it by reading", flush=True)
+    print(
+        f"landscape: {land.residual:.3f} left, {land.reading:.3f} of it from validation", flush=True
+    )
     best, behind = _best(world, land), []
     for seed in range(asked.seeds):
         found, n, small = _searched(world, land, seed, 60 * asked.minutes, asked.without_sums)
@@ -117,7 +121,7 @@ def main() -> None:
 def _searched(
     world: World, land: Landscape, seed: int, limit_s: float, without_sums: bool
 ) -> tuple[list[Point], int, float]:
-    """Return true points of what was trained whole, how many candidates, and the part of 16 px."""
+    """Return true points of fully trained networks, the number of candidates, the part of 16 px."""
     space = world.space
     distributions: dict[str, BaseDistribution] = {
         name: CategoricalDistribution(options) for name, options in space.choices.items()
@@ -140,7 +144,9 @@ def _searched(
     study = optuna.create_study(directions=["maximize", "minimize", "minimize"], sampler=sampler)
     rng = np.random.default_rng(1000 + seed)
     free, running = [(0.0, 0), (0.0, 1)], list[tuple[float, Any, float, float, Array, bool]]()
-    told: list[tuple[Array, float, bool]] = []  # costs, error as read, whether it is whole
+    told: list[
+        tuple[Array, float, bool]
+    ] = []  # costs, measured error, whether training is complete
     points, sides = list[Point](), list[int]()
     while free:
         now, process = heapq.heappop(free)
@@ -175,14 +181,14 @@ def _searched(
 def _tell(study: optuna.Study, asked: Any, error: float, std: float, costs: Array) -> None:
     trial, took = asked
     study.tell(trial, [1 - error, *costs.tolist()])
-    # As if it had taken so long: Optuna gives out what its storage holds.
+    # Set the simulated duration: Optuna returns the content of its storage.
     own = study._storage.get_all_trials(study._study_id, deepcopy=False)[trial.number]
     assert own.datetime_start is not None
     own.datetime_complete = own.datetime_start + timedelta(seconds=took)
 
 
 def _best(world: World, land: Landscape) -> list[Point]:
-    """Return the landscape's own front, as far as evolution finds it."""
+    """Return the best front of the surface, as far as an evolutionary search finds it."""
     space, rng, pool = world.space, random.Random(7), dict[str, tuple[Point, Any]]()
     options = {name: list(values) for name, values in space.choices.items()}
     choices = ProposalSpace(options, dict, ChoiceFeatures(options), "", space.scope)
@@ -205,7 +211,7 @@ def _best(world: World, land: Landscape) -> list[Point]:
 
 
 def _behind(found: Sequence[Point], best: Sequence[Point]) -> Array:
-    """Return the logarithm of how many times as slow ``found`` is, at each level of errors."""
+    """Return the logarithm of the slowdown of ``found`` at each level of errors."""
 
     def fastest(points: Sequence[Point], level: float) -> float:
         return min((latency for latency, error in points if error <= level), default=math.inf)

@@ -1,12 +1,12 @@
-"""Early stopping on the landscape: against the luckiest reading, or against what is believed.
+"""Early stopping on the response surface: compared with the best measurement or the posterior.
 
 python -m experiments.landscape.stopping DIR [--seeds 30 60] [--images 6000]
 
-Candidates come in the same order whatever is stopped: some at random, most of them children of the
-front by what all read in the end. For each rule and confidence it prints, as means of seeds, the
-candidates that 100 minutes of training see, how many were stopped, how many of these wrongly (none
-that costs no more truly answers better), how many that would be by the probabilities that stopped
-them, and the logarithm of how many times as slow the front is as the landscape's own.
+The order of candidates does not depend on the rule: some are random, most are offspring of the
+front of final accuracies. For each rule and confidence it prints means over seeds: the number of
+candidates in 100 minutes of training, of stopped ones, of wrongly stopped ones (no candidate that
+costs no more is truly more accurate), the number of wrong stops predicted by the stopping
+probabilities, and the logarithm of the slowdown of the front relative to the best front.
 """
 
 import argparse
@@ -32,26 +32,28 @@ Array = NDArray[np.float64]
 RULES = ("none", "read", "believed")
 _METRIC, _ENOUGH, _LATEST, _BEST = "accuracy", 5, 100, 12
 _LIMIT_S, _THOUGHT_S = 6_000.0, 2.0
-_FIRST = 0.37  # of the seconds of both epochs, that the first takes
-_DRAWN, _N = 0.3, 400  # part of the candidates that is drawn at random; all of them
+_FIRST = 0.37  # fraction of the seconds of both trainings for the first
+_DRAWN, _N = 0.3, 400  # fraction of random candidates; number of candidates
 
 
 @dataclass(frozen=True)
 class One:
-    """A candidate: what it costs, truly answers and takes, and what is read of it."""
+    """A candidate: its costs, true error, training time, and measured accuracies."""
 
     costs: Array  #: latency and energy
     error: float  #: after the last epoch
     seconds: float
-    first: float  #: the metric as read after the first epoch
+    first: float  #: the measured metric after the first epoch
     last: float  #: and after the last
 
     def believed(self, pairs: Sequence[tuple[float, float]], n_images: int) -> float:
-        """Return the logarithm of its error, given both readings: the first foretells the last."""
+        """Return the log error given both measurements: the first predicts the last."""
         told = trained.forecast(_METRIC, self.first, pairs)
         figure = proportion(round(n_images * self.last), n_images)
         reading = trained.log_std(_METRIC, figure) ** 2
-        own = max(0.0, told.std**2 - reading)  # what the first reading does not say of the truth
+        own = max(
+            0.0, told.std**2 - reading
+        )  # uncertainty of the true error after the first measurement
         gain = own / (own + reading)
         return told.mean + gain * (trained.log_error(_METRIC, figure.value) - told.mean)
 
@@ -77,7 +79,7 @@ def main() -> None:
             error = more.std(ddof=1) / math.sqrt(len(more))
             print(
                 f"{rule} {confidence:g}: {n:.0f} candidates, {stopped:.1f} stopped, {wrong:.2f} "
-                f"wrongly ({told:.2f} foretold), {behind:.3f} ({more.mean():+.4f} +- {error:.4f})",
+                f"wrongly ({told:.2f} predicted), {behind:.3f} ({more.mean():+.4f} +- {error:.4f})",
                 flush=True,
             )
 
@@ -112,7 +114,7 @@ def _replayed(
     n_images: int,
     best: Sequence[tuple[float, float]],
 ) -> tuple[int, int, int, float, float]:
-    """Return candidates, those stopped, those wrongly, those foretold to be, and how slow."""
+    """Return candidates, stopped ones, wrong stops, predicted wrong stops, and the slowdown."""
     spent, n, wrong, whole, reached = 0.0, 0, 0, list[One](), list[float]()
     for one in stream:
         if spent > _LIMIT_S:
@@ -135,7 +137,7 @@ def _replayed(
 def _reaches(
     one: One, cheaper: Sequence[One], latest: Sequence[One], by_reading: bool, n_images: int
 ) -> float:
-    """Return the probability that a candidate becomes as good as the best that costs no more."""
+    """Return the probability that a candidate reaches the best one that costs no more."""
     pairs = [(other.first, other.last) for other in latest]
     told: FidelityForecast = trained.forecast(_METRIC, one.first, pairs)
     if by_reading:

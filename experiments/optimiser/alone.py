@@ -1,12 +1,12 @@
-"""What an optimiser brings: networks of a front, or baselines, trained alone by each.
+"""Gain of an optimiser: networks of a front, or baselines, trained separately with each.
 
 python -m experiments.optimiser.alone DIR FRONT.csv ID [ID ...] [--optimisers muon sgd]
     [--epochs 20] [--seeds 0] [--label-smoothing 0.1]
 
-FRONT.csv is the front.csv of a search, in which IDs are; DIR has Fashion-MNIST as Parquet files.
-Each training is printed as a row of ``alone.csv``: accuracies in float32, few bits of weights
-included, on the validation and the test split. It uses one core: name some in one process,
-others in another.
+FRONT.csv is the front.csv of a search that contains the IDs; DIR contains Fashion-MNIST as Parquet
+files. Each training is printed as a row of ``alone.csv``: accuracies in float32, including weights
+of few bits, on the validation and the test split. It uses one core: run other IDs in other
+processes.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from hwnas.training.options import TrainingConfig
 from hwnas.training.supernet import TrainingSetup
 
 DATA = {"name": "fashion_mnist", "validation": 0.1, "flip": True, "shift": 0.036}
-RECIPES = {  # the default of each
+RECIPES = {  # the default rate of each
     "muon": {"optimiser": "muon", "lr": 0.2, "weight_decay": 5e-5},
     "sgd": {"optimiser": "sgd", "lr": 0.3, "weight_decay": 5e-5},
 }
 
 
 def main() -> None:
-    """Train them, and print the rows."""
+    """Train the networks, and print the rows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", metavar="DIR")
     parser.add_argument("front", type=Path, metavar="FRONT.csv")

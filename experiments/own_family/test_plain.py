@@ -1,4 +1,4 @@
-"""What a family must keep to, checked on the example: the contract, and what it refuses.
+"""Tests of the example family: the contract suite, and rejected spaces.
 
 pytest experiments/own_family
 """
@@ -18,11 +18,11 @@ SPACE = Path(__file__).with_name("plain.yaml")
 
 
 class TestPlain(FamilyContract):
-    """Every test of the suite, on this family and this space."""
+    """All tests of the contract suite for this family and this space."""
 
     @pytest.fixture
     def family(self) -> Family:
-        """Return the family as hwnas finds it: by its entry point."""
+        """Return the family as hwnas discovers it, by its entry point."""
         return families.get("plain")
 
     @pytest.fixture
@@ -43,7 +43,7 @@ class TestPlain(FamilyContract):
 def test_space_that_is_not_of_the_family_is_refused(
     tmp_path: Path, name: str, value: list[int] | None, message: str
 ) -> None:
-    """Whoever writes a wrong space is told what is wrong, before anything is trained."""
+    """An invalid space is rejected with a precise message before any training."""
     raw = yaml.safe_load(SPACE.read_text())
     raw["choices"][name] = value
     if value is None:

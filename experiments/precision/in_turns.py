@@ -1,10 +1,10 @@
-"""How much faster, or slower, networks are in int8 than in float32 on this machine's CPU.
+"""Latency of networks in int8 relative to float32 on this machine's CPU.
 
-python -m experiments.precision.interleaved [--networks 12] [--larger 4]
+python -m experiments.precision.in_turns [--networks 12] [--larger 4]
 
 The smallest, the largest and random networks of ``cpu_small``, and random ones of ``mbconv_224``,
-with random weights, by onnxruntime: in int8, with and without edges in float32, each timed in turns
-with the same network in float32. in_turns.csv has a row for each.
+with random weights, with onnxruntime: in int8, with and without float32 edges, each timed
+interleaved with the same network in float32. in_turns.csv has a row for each.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _RESULT = Path(__file__).with_suffix(".csv")
 
 
 def main() -> None:
-    """Time networks, write the table, and say what int8 brings."""
+    """Time networks, write the table, and print the gain of int8."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--networks", type=int, default=12)
     parser.add_argument("--larger", type=int, default=4)

@@ -1,4 +1,4 @@
-"""How much slower networks measured on a GPU are than its data sheet allows, and their order.
+"""Slowdown of networks measured on a GPU relative to its data sheet, and rank correlations.
 
 python -m experiments.providers.sheet
 """
@@ -24,7 +24,7 @@ IMAGES = Signature(in_channels=1, n_outputs=10)
 
 
 def networks(batch: int) -> Iterator[dict[str, float]]:
-    """Give what each network took, what the data sheet allows, and how large it is."""
+    """Yield the measured latency, the data sheet's latency, and the size of each network."""
     device = replace(target("nvidia_h100"), batch=batch)
     searched = spaces.load_space(spaces.find("mbconv_small"))
 
@@ -56,7 +56,7 @@ def main() -> None:
         us = 1e3 * np.median(found.measured_ms / found.operators)
         print(
             f"batch {batch}: {len(found)} networks, {ratio.min():.2f} to {ratio.max():.2f} times "
-            f"(median {ratio.median():.2f}) what the data sheet allows, {us:.1f} us an operator; "
+            f"(median {ratio.median():.2f}) the data sheet's latency, {us:.1f} us per operator; "
             f"Spearman {', '.join(f'{name} {value:.2f}' for name, value in order.items())}"
         )
 

@@ -1,9 +1,9 @@
-"""How far the roofline is from Arm's compiler Vela, on networks that no figure was fitted to.
+"""Error of the roofline compared with Arm's compiler Vela, on networks not used in any fit.
 
-python -m experiments.roofline.validate costs 60 random subnets of mbconv_small with Vela and with
-the roofline of each Ethos-U target, prints the agreement, and writes npu.csv beside this file. It
-also fits launch_us, the one fitted figure of the target files, on 40 other networks, and looks at
-20 networks that are far larger than any of those.
+python -m experiments.roofline.validate evaluates 60 random subnets of mbconv_small with Vela and
+with the roofline of each Ethos-U target, prints the agreement, and writes npu.csv to this folder.
+It also fits launch_us, the one fitted parameter of the target files, on 40 other networks, and
+evaluates 20 networks that are far larger.
 """
 
 import csv
@@ -29,14 +29,14 @@ TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
 SPACE, TASK = "mbconv_small", Signature(1, 10)
 N_VALIDATION, N_FIT, N_LARGE = 60, 40, 20
 UNFITTED: dict[str, Any] = {"launch_us": 0.0}
-#: What a data sheet says: multiply-accumulates a second and bandwidths.
+#: Data sheet: multiply-accumulates per second and bandwidths.
 PEAKS_ONLY = UNFITTED | {"tile": [1, 1, 1], "depthwise": 1.0, "element_gops": None}
 CSV = ("macs_m", "vela_ms", "roofline_ms", "scaled_macs_ms")
 STATISTICS = ("mape", "bias", "within_10", "within_20", "spearman", "kendall")
 
 
 def draw(found: SearchSpace) -> tuple[list[Genotype], list[Genotype]]:
-    """Return the genotypes of the validation and, different from them, those of the fit."""
+    """Return the genotypes of the validation, and distinct ones for the fit."""
     rng = random.Random(0)
     drawn = dict.fromkeys(found.sample(rng) for _ in range(2 * (N_VALIDATION + N_FIT)))
     genotypes = list(drawn)[: N_VALIDATION + N_FIT]
@@ -58,7 +58,7 @@ def lowered(found: SearchSpace, genotype: Genotype) -> Graph:
 
 
 def by_vela(device: Target, found: SearchSpace, genotypes: list[Genotype]) -> list[Cost]:
-    """Return what Vela says."""
+    """Return the costs estimated by Vela."""
     model = VelaCostModel(device, lambda genotype: lowered(found, genotype))
     return [model.cost(genotype) for genotype in genotypes]
 
@@ -66,7 +66,7 @@ def by_vela(device: Target, found: SearchSpace, genotypes: list[Genotype]) -> li
 def by_roofline(
     device: Target, found: SearchSpace, genotypes: list[Genotype], change: dict[str, Any]
 ) -> list[Cost]:
-    """Return what the roofline says, with changes to it."""
+    """Return the costs estimated by the roofline, with changed parameters."""
     assert device.roofline is not None
     roofline = dataclasses.replace(device.roofline, **change)
     changed = dataclasses.replace(device, roofline=roofline)
@@ -75,7 +75,7 @@ def by_roofline(
 
 
 def column(found: list[Cost], name: str) -> NDArray[np.float64]:
-    """Return one figure of every network."""
+    """Return one metric of every network."""
     return np.array([cost.figures[name].value for cost in found])
 
 
@@ -86,7 +86,7 @@ def scaled(predicted: NDArray[np.float64], true: NDArray[np.float64]) -> NDArray
 
 
 def operator_errors(vela: list[Cost], modelled: list[Cost], clock_mhz: float) -> list[float]:
-    """Return the absolute relative errors of the operators that both name."""
+    """Return the absolute relative errors of the operators named by both."""
     errors = []
     for theirs, ours in zip(vela, modelled, strict=True):
         cycles: dict[str, float] = {}
@@ -129,7 +129,7 @@ def validate(device: Target, found: SearchSpace, genotypes: list[Genotype]) -> l
     print(f"{device.name}: {len(genotypes)} networks, {true.min():.3f} to {true.max():.3f} ms")
     for name in ("latency_ms", "energy_mj", "sram_kib", "flash_kib"):
         print(line(name, column(modelled, name), column(vela, name)))
-    for label, change in (("nothing fitted", UNFITTED), ("peaks only", PEAKS_ONLY)):
+    for label, change in (("no fitted parameter", UNFITTED), ("peaks only", PEAKS_ONLY)):
         changed = by_roofline(device, found, genotypes, change)
         print(line(f"latency_ms, {label}", column(changed, "latency_ms"), true))
     print(line("latency_ms, MACs x factor", baseline, true))

@@ -1,12 +1,12 @@
-"""Compare samplers in a benchmark table: hypervolume over the exact front's, by evaluations.
+"""Compare samplers on a benchmark table: hypervolume relative to the exact front, by evaluations.
 
     python experiments/sampler/compare.py FILE.parquet --genotype edge_0 edge_1 --accuracy COLUMN
         --costs latency_a latency_b --samplers pareto nsga2 tpe gp random --seeds 10
         --trials 200 --at 25 50 100 200 --worst-accuracy 60 --out results.csv
 
-Every column of ``--costs`` is a device, searched by itself. Prints, for each sampler and device,
-the mean over seeds with a 95 % bootstrap interval, what part of the sampler's own 95 % intervals
-held, and the seconds of a proposal.
+Every column of ``--costs`` is a device with separate searches. Prints, for each sampler and device,
+the mean over seeds with a 95 % bootstrap interval, the coverage of the sampler's own 95 %
+intervals, and the seconds per proposal.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _STARTUP = {"pareto": 10}  # as in conf/sampler
 
 
 def main() -> None:
-    """Run all searches and print and keep what they reached."""
+    """Run all searches, then print and store their results."""
     arguments = _parse()
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     tasks = list(itertools.product(arguments.samplers, arguments.costs, seeds))
@@ -93,9 +93,9 @@ def _interval(values: Sequence[float]) -> str:
 
 
 def _kept(rows: Sequence[dict[str, str]]) -> str:
-    """Return in words what part of the intervals of 95 % held, by all proposals that had one."""
+    """Return the coverage of the 95 % intervals as text, for all proposals with an interval."""
     n = sum(int(row["intervals"]) for row in rows)
-    return f"kept {sum(int(row['kept']) for row in rows) / n:.1%}" if n else "no intervals"
+    return f"coverage {sum(int(row['kept']) for row in rows) / n:.1%}" if n else "no intervals"
 
 
 def _write(path: Path, rows: Sequence[dict[str, str]]) -> None:
@@ -116,8 +116,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--at", nargs="+", type=int, default=[25, 50, 100, 200])
-    parser.add_argument("--startup", type=int, help="trials before the model; default: as set")
-    parser.add_argument("--worst-accuracy", type=float, help="nothing below counts")
+    parser.add_argument("--startup", type=int, help="initial trials; default: as configured")
+    parser.add_argument("--worst-accuracy", type=float, help="accuracy of the reference point")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", help="a CSV file")
     return parser.parse_args()

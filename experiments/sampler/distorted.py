@@ -1,11 +1,11 @@
-"""Write benchmark tables with other accuracies, to stand in for data sets that nobody has at hand.
+"""Write benchmark tables with modified accuracies, in place of unavailable data sets.
 
     python experiments/sampler/distorted.py nb201_cifar10.parquet --accuracy test_accuracy \
         --kind harder --out harder.parquet
 
-A sampler that is tuned on one data set's accuracies is to be judged on others. ``harder``: a
-monotone distortion to a range as that of a harder data set, with noise that changes the order of
-neighbours. ``mixed``: ranks of accuracy and of parameters, weighed at random, and noise.
+A sampler tuned on the accuracies of one data set should be evaluated on others. ``harder``: a
+monotone distortion to the range of a harder data set, with noise that changes the order of
+neighbours. ``mixed``: randomly weighted ranks of accuracy and of parameters, with noise.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _harder(accuracy: Array, params: Array, rng: np.random.Generator) -> Array:
-    """Return accuracies in per cent from 1 to 74, as those of 100 classes, with noise of 0.4."""
+    """Return accuracies in per cent from 1 to 74, as with 100 classes, with noise of 0.4."""
     error = 100 - accuracy
     share = np.log(error / error.min()) / np.log(error.max() / error.min())
     bend = 0.8 + 0.4 * rng.random()

@@ -1,11 +1,12 @@
-"""Does a model that reads what sums a network up apart foretell networks of real searches better?
+"""Prediction error on networks of real searches, with and without a kernel for summary features.
 
     python experiments/sampler/foretold.py RUN [RUN ...]
 
-Of run folders of ``search``: each network after the first ten is foretold from those before it, by
-one Gaussian process over all features, and by the sum of two (``hwnas/core/gaussian_process.py``).
-Prints root mean square errors and likelihoods of the logarithm of the error as it was read, what
-part of 95 % intervals held, and root mean square errors of costs where choices alone are known.
+For run folders of ``search``: each network after the first ten is predicted from the earlier ones,
+by one Gaussian process over all features, and by the sum of two
+(``hwnas/core/gaussian_process.py``). Prints root mean square errors and likelihoods of the
+logarithm of the measured error, the coverage of 95 % intervals, and root mean square errors of
+costs predicted from choices only.
 """
 
 import argparse
@@ -25,12 +26,12 @@ from hwnas.tasks.metrics import costs_in
 
 Array = NDArray[np.float64]
 
-_FIRST, _AT_ONCE = 10, 3  # networks before the first model; those that are foretold by each
+_FIRST, _AT_ONCE = 10, 3  # networks before the first model; networks predicted by each model
 _KINDS = ("one", "two")
 
 
 def main() -> None:
-    """Print how models do, for each run and for all."""
+    """Print the errors of both models, for each run and in total."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of searches")
     runs = parser.parse_args().runs
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def _run(run: Path) -> tuple[Array, Array]:
-    """Return misses and standard deviations by both models, ``(2, n, 2)``; misses of costs."""
+    """Return errors and standard deviations of both models, ``(2, n, 2)``; errors of costs."""
     source = study_in_file(run / "study.db")
     record, space = source.read(), source.summary().space
     candidates = scored(record.candidates, record.objectives)
@@ -70,7 +71,7 @@ def _run(run: Path) -> tuple[Array, Array]:
 
 
 def _foretold(x: Array, y: Array, stds: Array, n_summary: int) -> Array:
-    """Return how far each was missed, and the standard deviation that was said, ``(n, 2)``."""
+    """Return the error of each prediction, and its predicted standard deviation, ``(n, 2)``."""
     found: list[Array] = []
     for n in range(_FIRST, len(y), _AT_ONCE):
         model = Surrogate(
@@ -91,7 +92,7 @@ def _say(title: str, errors: Array, costs: Array) -> None:
         likelihood = -np.mean(0.5 * (missed / std) ** 2 + np.log(std))
         print(
             f"  {kind}: error {_square(missed):.3f}, likelihood {likelihood:.3f}, "
-            f"held {np.mean(np.abs(missed) < 1.96 * std):.0%}; costs {_square(of_cost):.3f}"
+            f"coverage {np.mean(np.abs(missed) < 1.96 * std):.0%}; costs {_square(of_cost):.3f}"
         )
 
 

@@ -1,11 +1,11 @@
-"""Compare samplers where it counts: on a supernet's subnets, compiled for an NPU.
+"""Compare samplers on the subnets of a supernet, compiled for an NPU.
 
     python -m experiments.sampler.mbconv --data DIR --cache DIR --samplers pareto nsga2 --seeds 5
 
 Searches the default space with the Fashion-MNIST supernet within the budget ``edge``, as
-``hwnas search +target=npu dataset=fashion_mnist`` does, with each sampler and seed. What
-every search evaluated is kept in ``--cache`` and a search that is there is not run again;
-``--report`` compares all that are there.
+``hwnas search +target=npu dataset=fashion_mnist`` does, with each sampler and seed. All evaluations
+are stored in ``--cache``, and a search in it is not repeated; ``--report`` compares all cached
+searches.
 """
 
 import argparse
@@ -31,13 +31,13 @@ from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics import metric_of
 
 _MARKS = (50, 100, 150)
-_BASE = "pareto"  # what the others are compared with
+_BASE = "pareto"  # the reference sampler of the comparison
 Points = NDArray[np.float64]
 
 
 @dataclass
 class Timed:
-    """Evaluations whose seconds are not counted as the sampler's."""
+    """Evaluations whose seconds are excluded from those of the sampler."""
 
     behind: Evaluations
     seconds: float = 0.0
@@ -57,7 +57,7 @@ class Timed:
             self.seconds += time.perf_counter() - start
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the accuracy on the whole validation split."""
+        """Return the accuracy on the complete validation split."""
         start = time.perf_counter()
         try:
             return self.behind.score(genotype)
@@ -66,7 +66,7 @@ class Timed:
 
 
 def main() -> None:
-    """Run the searches that are not there yet, then compare."""
+    """Run the missing searches, then compare."""
     arguments = _parse()
     folder = Path(arguments.cache, "searches")
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def main() -> None:
 def _search(
     found: Evaluations, arguments: argparse.Namespace, name: str, seed: int
 ) -> dict[str, Any]:
-    """Return what a search evaluated, in order."""
+    """Return the evaluations of a search, in order."""
     timed = Timed(found)
     start = time.perf_counter()
     candidates = searched(arguments, found.parts, timed, timed, name=name, seed=seed)
@@ -110,7 +110,7 @@ def _search(
 
 
 def _compare(searches: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Print how the searches of each set of objectives compare; return a row for each search."""
+    """Print a comparison for each set of objectives; return a row for each search."""
     rows = []
     for objectives in sorted({tuple(search["objectives"]) for search in searches}, key=len):
         chosen = [s for s in searches if tuple(s["objectives"]) == objectives]
@@ -126,7 +126,7 @@ def _compare(searches: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def _points(search: dict[str, Any], n: int | None) -> Points:
-    """Return the objectives of the first ``n`` trials that were scored."""
+    """Return the objectives of the first ``n`` evaluated trials."""
     objectives = search["objectives"]
     rows = [[c[o] for o in objectives] for c in search["candidates"][:n] if "accuracy" in c]
     return np.array(rows).reshape(-1, len(objectives))
@@ -164,7 +164,7 @@ def _print(rows: Sequence[dict[str, str]]) -> None:
 
 
 def _paired(rows: Sequence[dict[str, str]], other: str, column: str) -> str:
-    """Return in words how the base compares with another sampler on the seeds that both have."""
+    """Return a paired comparison of the base with another sampler as text, over common seeds."""
     values = {(row["sampler"], row["seed"]): float(row[column]) for row in rows}
     seeds = [seed for name, seed in values if name == other and (_BASE, seed) in values]
     a = np.array([values[_BASE, seed] for seed in seeds])
@@ -193,7 +193,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--objectives", nargs="+", default=["accuracy", "latency_ms"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=150)
-    parser.add_argument("--report", action="store_true", help="compare what is there")
+    parser.add_argument("--report", action="store_true", help="compare the cached searches")
     parser.add_argument("--out", help="a CSV file for --report")
     return parser.parse_args()
 

@@ -1,13 +1,13 @@
-"""Judge ``sampler=pareto`` on a made-up space of 30 choices, with exact and with noisy accuracies.
+"""Evaluate ``sampler=pareto`` on a synthetic space of 30 choices, with exact and noisy accuracies.
 
     python experiments/sampler/synthetic.py --seeds 5 --trials 100
 
 Networks of five stages, each with a depth of 1 to 3, a width, and an operator for each block:
-blocks beyond the depth have no effect. Accuracies saturate with the work, suffer from narrow and
-unbalanced stages, and have a part of their own of every network. With ``--n-images``, each is read
-as the share of so many images that are right, and said to be so noisy. Prints the hypervolume of
-true accuracies (the unit is no share of anything: compare versions), and what part of the sampler's
-95 % intervals held.
+blocks beyond the depth have no effect. Accuracies saturate with the work, decrease with narrow and
+unbalanced stages, and have a constant part for each network. With ``--n-images``, an accuracy is
+measured on this number of images, with the corresponding noise. Prints the hypervolume of true
+accuracies (not normalised: compare versions only), and the coverage of the sampler's 95 %
+intervals.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def _blocks(a: Assignment) -> list[list[str]]:
 
 
 def _latency(a: Assignment) -> float:
-    """Return milliseconds."""
+    """Return the latency in milliseconds."""
     size = (a["resolution"] / 32) ** 2
     per_stage = [
         sum(_WORK[op] ** 0.8 for op in ops) * (a[f"s{i}.width"] / 16) ** 1.5 / 2 ** (i / 3)
@@ -120,7 +120,7 @@ def main() -> None:
     error = volumes.std(axis=0, ddof=1) / math.sqrt(len(found))
     for n, mean, sem in zip(arguments.at, volumes.mean(axis=0), error, strict=True):
         print(f"{n}: {mean:.4f} +- {sem:.4f}")
-    print(f"kept {sum(k for _, k, _ in found) / sum(n for _, _, n in found):.1%}")
+    print(f"coverage {sum(k for _, k, _ in found) / sum(n for _, _, n in found):.1%}")
 
 
 def _parse() -> argparse.Namespace:

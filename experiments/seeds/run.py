@@ -1,10 +1,10 @@
-"""Several seeds at equal time: bits against eight bits, our sampler against random search, spaces.
+"""Several seeds at equal time: few and eight bits, pareto and random search, and search spaces.
 
 python -m experiments.seeds.run DIR OUT [--images 10000] [--minutes 3] [--only bits sampler cpu]
 
-DIR holds Fashion-MNIST as Parquet files; the first training images of it are searched on, and its
-whole test split is verified on. Runs that are finished in OUT are not run again. Comparisons
-are made by ``compare``; ``indicators.csv`` and ``tests.csv`` of each come here.
+DIR contains Fashion-MNIST as Parquet files. Searches use its first training images and are verified
+on its complete test split. Completed runs in OUT are not repeated. Comparisons are made by
+``compare``; ``indicators.csv`` and ``tests.csv`` of each are copied to this folder.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 _HERE = Path(__file__).parent
 _NPU = ("+target=npu", "budget.latency_ms=0.25")
 _CPU = ("+target=cpu", "budget.latency_ms=0.1")
-#: By group: options, and how many seeds.
+#: By group: options, and the number of seeds.
 _GROUPS = {
     "bits": ((*_NPU, "search_space=dense_packed"), 6),
     "eight_bits": ((*_NPU, "search_space=dense_small"), 5),
@@ -27,7 +27,7 @@ _GROUPS = {
     "cpu_dense": ((*_CPU, "search_space=dense_small"), 3),
     "cpu_mixed": ((*_CPU, "search_space=cpu_small"), 3),
 }
-#: By comparison: its groups, and what they differ by.
+#: By comparison: its groups, and the option in which they differ.
 _COMPARED = {
     "bits": (("bits", "eight_bits"), "search_space"),
     "sampler": (("bits", "random"), "sampler"),
@@ -37,7 +37,7 @@ _TABLES = ("indicators.csv", "tests.csv")
 
 
 def main() -> None:
-    """Run what is missing, seed by seed, and compare."""
+    """Run the missing searches by seed, and compare."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", type=Path, metavar="DIR")
     parser.add_argument("out", type=Path, metavar="OUT")
@@ -59,7 +59,7 @@ def main() -> None:
         for group, (options, n) in groups.items():
             run = asked.out / group / str(seed)
             if seed < n and not (run / "front.csv").exists():
-                # Networks of their own for each run: none is given what another trained.
+                # Separate networks for each run: trained weights are not shared between runs.
                 places = [
                     f"run.dir={run}",
                     f"run.supernets={asked.out / 'networks' / group / str(seed)}",

@@ -1,10 +1,10 @@
-"""How accurate are the subnets of a trained supernet on images that no training and no search saw?
+"""Accuracy of the subnets of a trained supernet on the test split.
 
     python -m experiments.supernet_fashion_mnist.networks --data DIR --supernets DIR --out FILE
 
-Trains the supernet that `hwnas train dataset=fashion_mnist` trains, unless it is there
-already, and reads the test split with its smallest, its largest and random subnets. Overrides of
-the configuration of `train` may follow.
+Trains the supernet of `hwnas train dataset=fashion_mnist`, unless it exists, and evaluates its
+smallest, its largest and random subnets on the test split. Overrides of the configuration of
+`train` may follow.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--supernets", default="runs/supernets", metavar="DIR")
     parser.add_argument("--n", type=int, default=100, help="random subnets")
     parser.add_argument("--out", required=True, metavar="FILE", help="a CSV file")
-    parser.add_argument("overrides", nargs="*", help="of the configuration of train")
+    parser.add_argument("overrides", nargs="*", help="overrides of the configuration of train")
     arguments = parser.parse_args()
     config.register("train")
     words = ["dataset=fashion_mnist", f"dataset.path={arguments.data}"]

@@ -1,10 +1,10 @@
-"""How fast networks are in int8 by TVM, beside float32 by TVM and both by onnxruntime.
+"""Latency of int8 networks with TVM compared with float32 by TVM and both by onnxruntime.
 
-python -m experiments.tvm_int8.interleaved [--networks 4]
+python -m experiments.tvm_int8.in_turns [--networks 4]
 
-The largest and random networks of several spaces, with stand-in weights, on one thread. Operators
-are tuned first, then each network is timed in turns with the same by another runtime or in another
-dtype: networks.csv. operators.csv has convolutions alone.
+The largest and random networks of several spaces, with random weights, on one thread. Operators
+are tuned first. Then each network is timed interleaved with the same network in another runtime or
+dtype: networks.csv. operators.csv has single convolutions.
 """
 
 import argparse
@@ -35,12 +35,12 @@ _HERE = Path(__file__).parent
 _SPACES = ("resnet_small", "mbconv_small", "cpu_small")
 _TUNING, _TIMING, _PLANS = TimingConfig(repeats=3, min_repeat_ms=1.0), TimingConfig(), 6
 _CHANNELS, _SIDES, _KERNELS = (16, 32, 64, 128, 256), (7, 14, 28), (1, 3)
-#: What int8 by TVM is timed against.
+#: Runtimes and dtypes to compare int8 by TVM with.
 _OTHERS = ("tvm_float32", "onnxruntime_int8", "onnxruntime_float32")
 
 
 def main() -> None:
-    """Time networks and operators, write both tables, and say what they come to."""
+    """Time networks and operators, write both tables, and print the results."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--networks", type=int, default=4)
     asked = parser.parse_args()
@@ -48,7 +48,9 @@ def main() -> None:
     rows = [lab.operator(c, side, k) for k in _KERNELS for c in _CHANNELS for side in _SIDES]
     _write("operators.csv", rows)
     wide = [float(row["int8_over_float32"]) for row in rows if row["channels"] >= 64]
-    print(f"{len(wide)} convolutions of 64 channels and more: int8 over float32, {_span(wide)}")
+    print(
+        f"{len(wide)} convolutions of 64 channels and more: int8 relative to float32, {_span(wide)}"
+    )
     rows = []
     for name in _SPACES:
         searched, rng = spaces.load_space(spaces.find(name)), random.Random(0)
@@ -59,11 +61,11 @@ def main() -> None:
     for name in _SPACES:
         for other in _OTHERS:
             ratios = [float(row[f"over_{other}"]) for row in rows if row["space"] == name]
-            print(f"{name}, int8 by TVM over {other}: {_span(ratios)}")
+            print(f"{name}, int8 by TVM relative to {other}: {_span(ratios)}")
 
 
 class Lab:
-    """Runtimes on this machine, and the plans that were found."""
+    """The runtimes of this machine, and the best plans."""
 
     def __init__(self) -> None:
         facts = package.ROOT / "conf" / "target" / "cpu.yaml"
@@ -74,7 +76,7 @@ class Lab:
         self._latencies: dict[OpSpec, float] = {}
 
     def operator(self, channels: int, side: int, kernel: int) -> dict[str, Any]:
-        """Return the latencies of one convolution, alone."""
+        """Return the latencies of a single convolution."""
         shape = (channels, side, side)
         ops = [OpSpec("conv2d+bn+relu", shape, shape, kernel, dtype=d) for d in ("float32", "int8")]
         for op in ops:
@@ -86,7 +88,7 @@ class Lab:
         }  # fmt: skip
 
     def network(self, name: str, searched: SearchSpace, genotype: Genotype) -> dict[str, Any]:
-        """Return how long a network takes, by each runtime in turns with int8 by TVM."""
+        """Return the latencies of a network in each runtime, interleaved with int8 by TVM."""
         lowered = families.family_of(searched).lower(searched, genotype, Signature(3, 10))
         row: dict[str, Any] = {
             "space": name, "id": genotype.id, "resolution": lowered[0].op.in_shape[1],
@@ -109,7 +111,7 @@ class Lab:
         return replace(self._target, runtime=runtime, dtype=dtype)
 
     def timer(self, runtime: str, dtype: str, lowered: Graph) -> Timer:
-        """Return a timer of a network; operators that have no plan are tuned first."""
+        """Return a timer of a network; operators without a plan are tuned first."""
         target = self._of(runtime, dtype)
         graph = fused_graph(lowered, target)
         if runtime == "onnxruntime":

@@ -1,8 +1,8 @@
-"""What two zeros in each four weights gain, beside few bits.
+"""Gain of 2:4 sparsity in addition to few bits.
 
 python -m experiments.weight_bits.sparsity [--networks 12]
 
-Random networks of ``dense_packed``, and the largest, with stand-in weights, compiled by Vela for an
+Random networks of ``dense_packed``, and the largest, with random weights, compiled by Vela for an
 Ethos-U55-128 and an Ethos-U85-256. sparsity.csv has a row for each.
 """
 
@@ -30,7 +30,7 @@ _RESULT = Path(__file__).with_suffix(".csv")
 
 
 def main() -> None:
-    """Compile, write the table, and print what is left of latency and flash."""
+    """Compile, write the table, and print the remaining latency and flash."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--networks", type=int, default=12)
     asked = parser.parse_args()

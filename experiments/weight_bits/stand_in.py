@@ -1,10 +1,10 @@
-"""How well stand-in weights foretell what trained ones take, at 3 to 8 bits.
+"""Error of costs with random weights compared with trained weights, at 3 to 8 bits.
 
 python -m experiments.weight_bits.stand_in [--networks 50] [--epochs 3]
 
-Random networks of ``dense_packed`` are trained on digits for their bits, calibrated, written and
-compiled by Vela; the same networks are compiled with stand-in weights, too. stand_in.csv has a row
-for each.
+Random networks of ``dense_packed`` are trained on digits with their bits, calibrated, written and
+compiled by Vela. The same networks are compiled with random weights. stand_in.csv has a row for
+each.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _RESULT = Path(__file__).with_suffix(".csv")
 
 
 def main() -> None:
-    """Compare, write the table, and say what share of networks is within 3 %."""
+    """Compare, write the table, and print the fraction of networks within 3 %."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--networks", type=int, default=50)
     parser.add_argument("--epochs", type=int, default=3)

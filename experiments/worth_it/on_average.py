@@ -1,9 +1,9 @@
-"""Fronts with their cascades against networks made by hand, by the latency of an image on average.
+"""Fronts with cascades compared with hand-designed networks, by average latency per image.
 
 python -m experiments.worth_it.on_average NAME=RUN ... NAME=BASELINE OUT.csv
 
-The last name is of the baselines' run: it counts once by its networks alone, once with cascades of
-its own. Prints the range of each comparison; OUT.csv has a row for each member of the baseline.
+The last name is the run of the baselines: it is compared once as single networks, once with its
+cascades. Prints the range of each comparison; OUT.csv has a row for each member of the baseline.
 """
 
 import csv
@@ -31,7 +31,10 @@ def main() -> None:
                 raise SystemExit(f"{path}: no cascades, or no accuracy of the baseline is reached.")
             ends = found.range.lowest, found.range.highest, found.range.mean
             said = [f"{r.value:.2f} ({r.interval[0]:.2f} to {r.interval[1]:.2f})" for r in ends]
-            print(f"{name} against {beside}: least {said[0]}, most {said[1]}, mean {said[2]}")
+            print(
+                f"{name} against {beside}: minimum {said[0]}, maximum {said[1]}, "
+                f"geometric mean {said[2]}"
+            )
             rows += [{"run": name, "baseline": beside, **row} for row in found.rows()]
     with open(out, "w", newline="", encoding="utf-8") as file:
         kept = [k for k in rows[0] if "gain" not in k and "_at_" not in k and not k.endswith("_id")]

@@ -1,12 +1,12 @@
-"""How fast the front of a search and hand-made networks are on this CPU, by TVM.
+"""Latency of the front of a search and of hand-designed networks on this CPU with TVM.
 
 python -m experiments.worth_it.on_cpu [--dtype float32] [--muon]
 
-Networks of both sides, whose accuracies on the test split are known, are compiled with stand-in
-weights and timed in several passes of random order: ``cpu.csv`` of ``cpu_front.csv`` in int8,
-``cpu_float32.csv`` of ``cpu_float32_front.csv``, both with ``baselines_2.csv``; with ``--muon``
-``cpu_muon.csv`` of ``cpu_front.csv`` with ``baselines_3.csv``, which Muon trained. At each accuracy
-of a baseline that none is ahead of, it is held against the fastest member as accurate.
+Networks of both sides, with known test accuracies, are compiled with random weights and timed in
+several passes in random order: ``cpu.csv`` from ``cpu_front.csv`` in int8, ``cpu_float32.csv`` from
+``cpu_float32_front.csv``, both with ``baselines_2.csv``; with ``--muon`` ``cpu_muon.csv`` from
+``cpu_front.csv`` with ``baselines_3.csv``, which were trained with Muon. Each non-dominated
+baseline is compared with the fastest member of at least its accuracy.
 """
 
 import argparse
@@ -31,10 +31,10 @@ _FILES = {
 
 
 def main() -> None:
-    """Time all, write the table, and print the ratios."""
+    """Time all networks, write the table, and print the ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", choices=list(_FILES), default="int8")
-    parser.add_argument("--muon", action="store_true", help="baselines that Muon trained")
+    parser.add_argument("--muon", action="store_true", help="use the baselines trained with Muon")
     arguments = parser.parse_args()
     dtype = arguments.dtype
     front, accuracy, table = _FILES[dtype]

@@ -1,9 +1,9 @@
-"""How fast the front of a search for one NPU, and hand-made networks, are on another.
+"""Latency of the front of a search for one NPU, and of hand-designed networks, on another NPU.
 
 python -m experiments.worth_it.on_u85 [--front front_long_2.csv --out u85_2.csv]
 
-Networks of a front, ``front_long.csv``, and of ``baselines_3.csv``, whose accuracies on the test
-split are known, are compiled by Vela with stand-in weights: ``u85.csv``.
+Networks of a front, ``front_long.csv``, and of ``baselines_3.csv``, with known test accuracies, are
+compiled by Vela with random weights: ``u85.csv``.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Compile all, write the table, and print the ratios."""
+    """Compile all networks, write the table, and print the ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", default="ethos_u85_256")
     parser.add_argument("--front", default="front_long.csv")

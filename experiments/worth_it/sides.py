@@ -1,4 +1,4 @@
-"""Both sides of a comparison: the front of a search, and networks made by hand."""
+"""The two sides of a comparison: the front of a search, and hand-designed networks."""
 
 import csv
 import statistics
@@ -10,7 +10,7 @@ from hwnas.models.spaces import Genotype, SearchSpace
 
 
 def told(rows: list[dict[str, Any]]) -> None:
-    """Print how much faster the front is at each accuracy of a baseline that none is ahead of.
+    """Print the speed-up of the front at the accuracy of each non-dominated baseline.
 
     Args:
         rows: With ``side`` (``front`` or ``baseline``), ``space``, ``accuracy`` and ``latency_us``.
@@ -32,17 +32,17 @@ def told(rows: list[dict[str, Any]]) -> None:
             f"{one['accuracy']:.4f} {one['space']}: {one['latency_us']} us; "
             f"{fastest['accuracy']:.4f} {fastest['latency_us']} us; {ratios[-1]:.2f}"
         )
-    print(f"geometric mean {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
+    print(f"geometric mean {statistics.geometric_mean(ratios):.2f}, minimum {min(ratios):.2f}")
 
 
 def verified(path: Path, accuracy: str = "verified_accuracy_int8") -> list[dict[str, str]]:
-    """Return the rows of a search's ``front.csv`` whose artefacts were verified."""
+    """Return the rows of a search's ``front.csv`` with verified artefacts."""
     with path.open(encoding="utf-8", newline="") as file:
         return [row for row in csv.DictReader(file) if row.get(accuracy)]
 
 
 def network(row: dict[str, str]) -> tuple[SearchSpace, Genotype]:
-    """Return the space and the genotype of a row: a baseline's, or a member's of a front."""
+    """Return the space and the genotype of a row, of a baseline or of a member of a front."""
     one = row.get("space", "")
     own = "dense_packed" if "weight_bits" in row else "dense_small"
     own = "cpu_small" if "head.width" in row else own

@@ -1,10 +1,10 @@
-"""What a teacher is worth: members that one taught, finished again without.
+"""Gain of a teacher: members fine-tuned with distillation, fine-tuned again without.
 
 python -m experiments.worth_it.teacher RUN ID [ID ...]
 
-RUN is a search whose candidates were trained alone. Those named, which it finished, are finished
-once more from the same weights, with nothing but the labels. Each is printed as a row of
-``teacher.csv``. It uses one core: name some in one process, others in another.
+RUN is a search with separately trained candidates. The named members, which it fine-tuned, are
+fine-tuned again from the same weights with labels only. Each is printed as a row of
+``teacher.csv``. The script uses one core: run other IDs in other processes.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from hwnas.workflows.search.finisher import Finetuner
 
 
 def main() -> None:
-    """Finish them, and print the rows."""
+    """Fine-tune the members, and print the rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("ids", nargs="+", metavar="ID")

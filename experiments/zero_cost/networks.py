@@ -1,10 +1,10 @@
-"""How well do scores of untrained networks rank trained ones?
+"""Rank correlation of scores of untrained networks with the accuracy of trained ones.
 
     python -m experiments.zero_cost.networks --data DIR --supernets DIR --cache DIR
 
-Takes all networks that the searches of ``experiments/sampler`` scored on the Fashion-MNIST supernet
-(evaluations are in ``--cache``, or computed now), and ranks those of the random searches by each
-score, by their accuracy, and by the sampler's model with and without each score.
+Takes all networks that the searches of ``experiments/sampler`` evaluated on the Fashion-MNIST
+supernet (from ``--cache``, or evaluated now). Ranks those of the random searches by each score,
+by accuracy, and by the sampler's model with and without each score.
 """
 
 import argparse
@@ -30,15 +30,15 @@ from hwnas.nas.pareto.features import ChoiceFeatures
 Array = NDArray[np.float64]
 Row = Mapping[str, Any]
 
-#: What a model reads beside choices and latency: nothing, each score, all of them.
+#: Features in addition to choices and latency: none, each score, all scores.
 SETS: tuple[tuple[str, ...], ...] = ((), *((name,) for name in NAMES), NAMES)
 _SEARCHES = (("random", 2), ("pareto", 5), ("tpe", 5), ("nsga2", 4))  # samplers and their seeds
-_TAUGHT = (25, 50, 100, 150)  # networks that a model learns from
+_TAUGHT = (25, 50, 100, 150)  # training networks of a model
 _DRAWS = 20  # of these
 
 
 def main() -> None:
-    """Print how scores rank networks."""
+    """Print the rank correlations of the scores."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     evaluations.add_arguments(parser)
     parser.add_argument("--trials", type=int, default=150, help="of each search")
@@ -64,29 +64,29 @@ def main() -> None:
 
 
 def pool(arguments: argparse.Namespace) -> Path:
-    """Return where all networks are kept."""
+    """Return the path of the file with all networks."""
     return Path(arguments.cache, "zero_cost", "networks.json")
 
 
 def read(path: Path) -> list[Row]:
-    """Return all networks: who found them, options, accuracy, latency and scores."""
+    """Return all networks: their searches, options, accuracy, latency and scores."""
     rows: list[Row] = json.loads(path.read_text())
     return rows
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, Array]:
-    """Return figures and scores by name, ``(n,)``."""
+    """Return metrics and scores by name, ``(n,)``."""
     names = ("accuracy", "latency_ms", *NAMES)
     return {name: np.array([row[name] for row in rows]) for name in names}
 
 
 def choices(rows: Sequence[Row]) -> Array:
-    """Return the choices of networks as the sampler's model reads them, ``(n, d)``."""
+    """Return the encoded choices of networks for the sampler's model, ``(n, d)``."""
     return features()([row["options"] for row in rows])
 
 
 def features() -> ChoiceFeatures:
-    """Return what maps choices to what the sampler's model reads."""
+    """Return the function from choices to the features of the sampler's model."""
     small = _space()
     return ChoiceFeatures(small.choices, small.optional())
 
@@ -96,7 +96,7 @@ def _space() -> SearchSpace:
 
 
 def _networks(arguments: argparse.Namespace) -> list[Row]:
-    """Return what the searches scored, each network once, with its scores before training."""
+    """Return the networks of the searches, without duplicates, with their zero-cost scores."""
     found: Evaluations = evaluations.opened(arguments, "+target=npu")
     parts = found.parts
     (setup,) = parts.setups.values()
@@ -116,7 +116,7 @@ def _networks(arguments: argparse.Namespace) -> list[Row]:
 
 
 def _ranking(score: Array, accuracy: Array, latency: Array) -> str:
-    """Return in words how a score ranks networks, and how those of about the same latency."""
+    """Return the rank correlation of a score as text, overall and at equal latency."""
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, len(score), len(score)) for _ in range(1000)]
     words = []
@@ -133,7 +133,7 @@ def _spearman(score: Array, accuracy: Array, latency: Array) -> float:
 
 
 def _partial(score: Array, accuracy: Array, latency: Array) -> float:
-    """Return the rank correlation that is left when latency's part is taken from both."""
+    """Return the partial rank correlation, controlled for latency."""
     a, s, t = (stats.rankdata(values) for values in (accuracy, score, latency))
     if np.array_equal(s, t):
         return 0.0
@@ -142,7 +142,7 @@ def _partial(score: Array, accuracy: Array, latency: Array) -> float:
 
 
 def _learn(chosen: Array, columns: Mapping[str, Array]) -> None:
-    """Print how well the sampler's model ranks networks that it has not seen."""
+    """Print the rank correlation of the sampler's model on held-out networks."""
     errors = np.log(1 - columns["accuracy"])
     for n in _TAUGHT:
         ranks: dict[tuple[str, ...], list[float]] = {names: [] for names in SETS}

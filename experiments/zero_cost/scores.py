@@ -1,4 +1,4 @@
-"""What is known of a network before any training: its size, and scores of its initial weights.
+"""Zero-cost features of a network: its size, and scores of its initial weights.
 
 Sources: synflow is from Tanaka et al., "Pruning neural networks without any data by iteratively
 conserving synaptic flow", NeurIPS 2020, https://arxiv.org/abs/2006.05467, as a score of networks
@@ -23,10 +23,10 @@ from hwnas.training.data import ImageData
 
 SIZES = {"params": n_params, "macs": n_macs}  #: of the graph
 SCORES = ("synflow", "naswot")  #: of the initial weights
-NAMES = (*SIZES, *SCORES)  #: what can be known
+NAMES = (*SIZES, *SCORES)  #: all features
 
-_N_IMAGES = 64  # of the training split, that NASWOT reads
-_SEED = 0  # of the initial weights, and of which images are read
+_N_IMAGES = 64  # images of the training split for NASWOT
+_SEED = 0  # seed of the initial weights and of the images
 _REMEMBERED = 100_000  # genotypes
 _NORMS = (nn.BatchNorm2d, nn.LayerNorm)
 _ACTIVATIONS = (
@@ -36,13 +36,13 @@ _ACTIVATIONS = (
 
 @final
 class ZeroCost:
-    """Sizes and scores of the untrained networks of a space: a function of the genotype alone.
+    """Sizes and scores of the untrained networks of a space: a pure function of the genotype.
 
     Args:
-        names: What is asked for, of ``NAMES``.
+        names: Requested features, of ``NAMES``.
         family: Builds the networks.
         space: Their space.
-        data: Of which training images are read.
+        data: The source of training images.
     """
 
     def __init__(self, names: Sequence[str], family: Family, space: SearchSpace, data: ImageData):
@@ -53,7 +53,7 @@ class ZeroCost:
         self._known = functools.lru_cache(_REMEMBERED)(self._computed)
 
     def features(self, genotype: Genotype) -> Sequence[float]:
-        """Return all that was asked for, in its order; sizes as their logarithms."""
+        """Return the requested features in order; sizes as their logarithms."""
         known = self._known(genotype)
         return [known[name] for name in self._names]
 
@@ -81,9 +81,9 @@ class ZeroCost:
 def naswot(network: nn.Module, images: Tensor) -> float:
     """Return how differently images ``(N, C, R, R)`` activate the units of a network.
 
-    It is the logarithm of the determinant of a matrix that holds, for each pair of images, the
-    number of units that are active for both or for neither. One is added on its diagonal: two
-    images that activate the same then give a low score, and not minus infinity.
+    It is the logarithm of the determinant of a matrix with, for each pair of images, the number
+    of units that are active for both or for neither. One is added to its diagonal: two images with
+    equal activations then give a low score instead of minus infinity.
     """
     agreement = torch.eye(len(images), dtype=torch.float64)
 
@@ -107,12 +107,12 @@ def naswot(network: nn.Module, images: Tensor) -> float:
 def synflow(network: nn.Module, shape: Sequence[int]) -> float:
     """Return the logarithm of the synaptic flow through all weights; changes the network.
 
-    The flow through a weight is its magnitude times the gradient by it of the sum of outputs, for
-    an image of ones in the network of the weights' magnitudes. As in the source, norms are left
-    out. So are activations: nothing is negative here, and those that saturate would stop the flow.
+    The flow through a weight is its magnitude times the gradient of the sum of outputs with respect
+    to it, for an image of ones and the magnitudes of the weights. As in the source, norms are
+    removed. Activations are removed as well: no value is negative, and saturation would block flow.
 
     Args:
-        network: Freshly initialised.
+        network: With initial weights.
         shape: Of an image, ``(C, R, R)``.
     """
     network.double().eval()
@@ -127,7 +127,7 @@ def synflow(network: nn.Module, shape: Sequence[int]) -> float:
 
 
 def _linearise(network: nn.Module) -> None:
-    """Leave out norms and activations."""
+    """Remove norms and activations."""
     for module in list(network.modules()):
         for name, child in module.named_children():
             if isinstance(child, _NORMS + _ACTIVATIONS):

@@ -1,10 +1,10 @@
-"""Does a search find more when the sampler is told scores of untrained networks?
+"""Effect of zero-cost scores as features of the sampler on a search.
 
     python -m experiments.zero_cost.searches --data DIR --cache DIR --seeds 10
 
-It chooses among the networks that ``experiments.zero_cost.networks`` keeps in ``--cache``, by the
-model and the criterion of ``sampler=pareto``: nothing is evaluated. Searches in the whole space,
-whose results are in ``space.csv``, ran with the former option ``sampler.features``.
+A search selects among the networks of ``experiments.zero_cost.networks`` in ``--cache``, with the
+model and the acquisition of ``sampler=pareto``: nothing is evaluated. Searches in the complete
+space, with results in ``space.csv``, used the former option ``sampler.features``.
 """
 
 import argparse
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Search, and print how searches compare."""
+    """Search, and print a comparison of the searches."""
     arguments = _parse()
     rows = _in_pool(arguments)
     base = {row["seed"]: row for row in rows if row["features"] == "none"}
@@ -54,7 +54,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class _Pool:
-    """Networks with what is known of them before and after they are evaluated."""
+    """Networks with their features before, and their results after evaluation."""
 
     choices: Array
     columns: Mapping[str, Array]
@@ -72,14 +72,14 @@ class _Pool:
         return History(rows, known.assignments, known.features, errors, known.costs, *told_of)
 
     def known(self, rows: Sequence[int]) -> CostedCandidates:
-        """Return these networks as candidates; an assignment holds only which it is."""
+        """Return these networks as candidates; the assignment holds only the index."""
         chosen = list(rows)
         costs = self.columns["latency_ms"][chosen, None]
         return CostedCandidates([{"row": row} for row in rows], self.choices[chosen], costs)
 
 
 def _in_pool(arguments: argparse.Namespace) -> list[Row]:
-    """Search among networks that are known already."""
+    """Search among known networks."""
     networks = read(pool(arguments))
     within = _Pool(choices(networks), columns_of(networks))
     whole, rows = volume(within.points, _OBJECTIVES), []
@@ -98,14 +98,14 @@ def _in_pool(arguments: argparse.Namespace) -> list[Row]:
 def _chosen(
     within: _Pool, names: Sequence[str], everywhere: bool, seed: int, n_trials: int
 ) -> list[int]:
-    """Return which networks a search chooses, in order.
+    """Return the networks selected by a search, in order.
 
     Args:
         within: All networks.
-        names: What the model of the error reads beside choices and latency.
-        everywhere: Whether it reads that of all networks, or of a shortlist chosen without.
+        names: Features of the error model in addition to choices and latency.
+        everywhere: Whether to compute them for all networks, or only for a shortlist.
         seed: Of the first networks, which are spread over the range of latencies.
-        n_trials: How many are chosen.
+        n_trials: Number of selected networks.
     """
     rng = np.random.default_rng(seed)
     by_latency = np.argsort(within.columns["latency_ms"], kind="stable")
@@ -133,7 +133,7 @@ def _chosen(
 
 
 def _paired(differences: Array) -> str:
-    """Return in words how far differences on the same seeds are from none."""
+    """Return a paired test of differences on the same seeds as text."""
     means = np.random.default_rng(0).choice(differences, (10_000, len(differences))).mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     p = stats.ttest_1samp(differences, 0.0).pvalue if differences.any() else 1.0

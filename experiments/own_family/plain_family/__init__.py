@@ -1,12 +1,12 @@
-"""Plain networks as a family: stages of convolutions, each stage at half the resolution before.
+"""A family of plain networks: stages of convolutions, with the resolution halved at each stage.
 
 Source: Simonyan and Zisserman, "Very deep convolutional networks for large-scale image
-recognition", ICLR 2015, https://arxiv.org/abs/1409.1556; with batch norm, strides where VGG pools,
-and a mean over all pixels where it has fully connected layers.
+recognition", ICLR 2015, https://arxiv.org/abs/1409.1556; with batch norm, strides instead of
+pooling, and a mean over all pixels instead of fully connected layers.
 
-A family says three things of a network, which must agree: the operators that a target runs
-(``lower``), the module that computes them (``build``), and how its weights are shared with those of
-other networks (``supernet``). All three begin with ``layers``, so that nothing is said twice.
+A family defines three consistent views of a network: the operators that a target runs (``lower``),
+the module that computes them (``build``), and weight sharing with other networks (``supernet``).
+All three start from ``layers``, so that nothing is defined twice.
 """
 
 import re
@@ -28,7 +28,7 @@ _KERNEL = re.compile(r"stages\.\d+\.blocks\.\d+\.kernel")
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution: where it stands, and all that a genotype says of it."""
+    """One convolution: its position and its part of the genotype."""
 
     name: str
     c_in: int
@@ -56,7 +56,7 @@ def n_stages(space: SearchSpace) -> int:
 
 
 def names(space: SearchSpace) -> list[str]:
-    """Return all that a space gives, whether it is a choice or fixed."""
+    """Return all names that a space defines, choices and constants."""
     return [*space.choices, *space.fixed]
 
 
@@ -78,13 +78,13 @@ class PlainNet(nn.Module):
 
 
 class PlainSupernet(nn.Module):
-    """Shared weights: every layer with the largest of its options."""
+    """Shared weights: every layer has its largest options."""
 
     def __init__(self, space: SearchSpace, signature: Signature):
         super().__init__()
         self.space, self.signature = space, signature
         largest = layers(space, space.largest(), signature)
-        # The first layer of a stage reads the widest of the stage before, whatever its depth.
+        # The first layer of a stage accepts the largest width of the previous stage, at any depth.
         for c in largest:
             conv = ElasticConv((c.c_in, c.c_out), c.kernel, c.stride, depthwise=False, act=_ACT)
             self.add_module(c.name, conv)
@@ -92,7 +92,7 @@ class PlainSupernet(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        """The module that holds the shared weights: to be trained and saved."""
+        """The module with the shared weights, for training and checkpoints."""
         return self
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
@@ -103,7 +103,7 @@ class PlainSupernet(nn.Module):
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network of a subnet, with copies of its weights."""
+        """Return a separate network of a subnet, with copies of its weights."""
         convolutions = layers(self.space, genotype, self.signature)
         network = PlainNet(convolutions, self.signature)
         for c in convolutions:
@@ -121,18 +121,18 @@ class PlainSupernet(nn.Module):
 
 @final
 class Plain:
-    """What the entry point names: the methods of ``hwnas.models.families.base.Family``."""
+    """The object of the entry point, with the methods of ``hwnas.models.families.base.Family``."""
 
     @property
     def recipe(self) -> TrainingRecipe:
-        """How these networks are trained where the user does not say otherwise."""
+        """Return the default training settings of these networks."""
         return TrainingRecipe("sgd", lr=0.1, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
-        """Refuse a space that these networks cannot be built from, in one line.
+        """Reject a space that these networks cannot be built from, in one line.
 
-        It is called before all others, which may rely on it. That depths and blocks agree was
-        checked when the file was read.
+        It is called before all other methods, which may rely on it. The consistency of depths and
+        blocks was checked when the file was read.
         """
         stages = range(max(1, n_stages(space)))
         parts = ("depth", "width", "blocks.0.kernel")
@@ -149,11 +149,11 @@ class Plain:
                     raise SpaceError(f"Space '{space.name}': '{name}' needs {allowed}.")
 
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
-        """Return the height and width of the images that a network reads."""
+        """Return the height and width of the input images of a network."""
         return int(space.values(genotype)["resolution"])
 
     def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
-        """Return the operators as they run after fusion: what is compiled, costed and looked up."""
+        """Return the fused operators in execution order, for compilers, cost models and tables."""
         nodes, source = [], INPUT
         resolution = self.resolution(space, genotype)
         shape: Shape = (signature.in_channels, resolution, resolution)
@@ -168,9 +168,9 @@ class Plain:
         return Graph.of((*nodes, Node("classifier", logits, ("pool",))))
 
     def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
-        """Return the network alone, freshly initialised: to be trained from scratch."""
+        """Return a separate network with initial weights."""
         return PlainNet(layers(space, genotype, signature), signature)
 
     def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
-        """Return the shared weights, freshly initialised, of all networks of a space."""
+        """Return the shared initial weights of all networks of a space."""
         return PlainSupernet(space, signature)
