@@ -89,8 +89,8 @@ class ComparedRun:
 
     name: str
     directions: Mapping[str, str]  #: ``max`` or ``min`` by objective; empty for CSV files
-    scored: Sequence[FrontPoint]  #: all networks within the budget, with searched figures
-    #: verified members within the budget; ``None``: the run has no verified front
+    scored: Sequence[FrontPoint]  #: feasible, completely scored networks, with searched figures
+    #: verified members that may be delivered; ``None``: the run has no verified front
     verified: Sequence[FrontPoint] | None = None
     group: str = ""
     #: pairs runs of different groups in tests: the seed; of CSV files the column ``run``
@@ -102,7 +102,7 @@ class ComparedRun:
     notes: tuple[str, ...] = ()  #: remarks for the reader
     #: in order of trials, with posterior figures if the search has ended; empty for CSV files
     candidates: Sequence[Candidate] = ()
-    #: seconds since the start of the search, by trial
+    #: seconds from the start of the first trial to the end of each, by number of the trial
     seconds: Mapping[int, float] = field(default_factory=dict)
     members: Sequence[Member] = ()  #: all verified members, including those off the front
     path: str = ""  #: folder, or CSV file
@@ -139,7 +139,7 @@ class RunFront:
 def front(run: ComparedRun, objectives: Sequence[Objective], kind: FrontStage) -> RunFront:
     """Return the compared points of a run.
 
-    For ``verified`` these are all members within the budget, since dominated ones may be on the
+    For ``verified`` these are all members that may be delivered, since dominated ones may be on the
     front within their intervals; for ``searched`` the non-dominated networks.
 
     Raises:

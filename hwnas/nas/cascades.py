@@ -88,7 +88,10 @@ class Cascade:
 
     @property
     def worst(self) -> dict[str, Quantity]:
-        """The costs of an escalated image on the device, including memory, by name."""
+        """The costs of an escalated image on the device, including memory, by name.
+
+        With another target, latencies include it and the link; others are of the first network.
+        """
         a, b = self.first.costs, self.second.costs
         both = [n for n in cost_names() if n in a and n in b and not metric_of(n).mean_of]
         if self.link is None:

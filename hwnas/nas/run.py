@@ -28,6 +28,7 @@ _NO_TRIAL = (
     "no trial is finished yet. Wait for the first one, or resume the search: hwnas search "
     "run.resume=FOLDER"
 )
+_NO_STUDY = "study.db is missing. Restore it from a backup, or name another search."
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Run:
             RunError: the study cannot be read, or no trial is finished yet.
         """
         if (study := self.study) is None:
-            raise RunError(f"{self.option}={self.path}: {_NO_TRIAL}")
+            raise RunError(f"{self.option}={self.path}: {_without_study(self)}")
         return study.read()
 
     @cached_property
@@ -325,7 +326,7 @@ def _read_state(run: Run) -> RunState:
                 return RunState(summary.objectives, candidates, summary.seconds)
     try:
         if study is None:
-            raise RunError(_NO_TRIAL)
+            raise RunError(_without_study(run))
         record = study.read()
     except RunError as error:
         objectives = _objectives(run)
@@ -338,6 +339,12 @@ def _read_state(run: Run) -> RunState:
         )
         return RunState(objectives, candidates, {}, (note,))
     return RunState(record.objectives, record.candidates, record.seconds)
+
+
+def _without_study(run: Run) -> str:
+    """Return why there is no file of the study."""
+    has_trials = not run.is_running or (run.path / columns.NAME).exists()
+    return _NO_STUDY if has_trials else _NO_TRIAL
 
 
 def _from_file(

@@ -49,7 +49,7 @@ class Verifier:
     #: normalised test images and their targets, at the genotype's resolution, in batches
     test: Callable[[Genotype], Iterable[ImageBatch]]
     artefacts: Artefacts
-    #: the same for the validation split, used for cascades
+    #: the same for the validation split, used for cascades and early exits
     validation: Callable[[Genotype], Iterable[ImageBatch]]
     task: Task
     dtype: str  #: number format of compiled files, if the space does not determine it

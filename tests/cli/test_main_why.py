@@ -235,6 +235,10 @@ def test_bad_input_is_one_line(
     (folder / "study.db").write_bytes(b"")
     assert "cannot be read or written, or holds nothing yet" in _refused(capsys, [here, "id=a"])
     (folder / "study.db").unlink()
+    assert "study.db is missing" in _refused(capsys, [here, "id=a"])
+    manifest = folder / "manifest.json"
+    (folder / "candidates.parquet").unlink()
+    manifest.write_text(manifest.read_text().replace('"finished"', '"running"'))
     assert "no trial is finished yet" in _refused(capsys, [here, "id=a"])
     RunFolder(folder).write_json("manifest.json", {"format": 2, "verb": "compare", "arguments": []})
     assert "is of 'hwnas compare'. Give a search folder" in _refused(capsys, [here, "id=a"])

@@ -23,7 +23,7 @@ _CELLS = 4_000_000  # maximum product of candidates and cells that are processed
 
 
 def log_normal_improvement(mean: Array, std: Array) -> Improvement:
-    """Return the expected improvement of log-normal errors below given levels.
+    """Return a function from levels to the expected improvement of log-normal errors below them.
 
     Args:
         mean: Mean of each candidate's log error, ``(n,)``.
