@@ -77,3 +77,35 @@ def test_output_that_is_no_longer_read_is_no_error() -> None:
     ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+_MAX_ENTERED = 150  # of about 340 modules, so that a newcomer can follow a search
+
+_TRACED = """
+import sys, threading
+from pathlib import Path
+import hwnas
+root, entered = str(Path(hwnas.__file__).parent), set()
+def note(frame, event, argument):
+    if event == "call" and frame.f_code.co_name != "<module>":
+        entered.add(frame.f_code.co_filename)
+threading.setprofile(note)
+sys.setprofile(note)
+from hwnas.__main__ import run
+assert run(sys.argv[1:]) == 0
+sys.setprofile(None)
+print("entered:", sum(name.startswith(root) for name in entered), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_functions_of_few_modules_run_in_a_search(tmp_path: Path) -> None:
+    arguments = [
+        "search", "+target=npu", "search_space=tiny", "n_trials=4", "train.epochs=1",
+        "finish.epochs=0", "study.workers=1", f"run.dir={tmp_path / 'run'}",
+        f"run.supernets={tmp_path / 'supernets'}",
+    ]  # fmt: skip
+    command = [sys.executable, "-c", _TRACED, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    (line,) = (text for text in done.stderr.splitlines() if text.startswith("entered:"))
+    assert 50 < int(line.split()[1]) <= _MAX_ENTERED
