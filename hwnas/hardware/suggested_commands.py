@@ -72,6 +72,7 @@ def inherited_models(target: Target) -> str:
     """
     if shipped_options("target", target.name):
         return ""
+    most, source = list[str](), ""
     for path in sorted(Path(package.ROOT, "conf", "target").glob("*.yaml")):
         shipped = from_facts(shipped_options("target", path.stem))
         same = [
@@ -79,9 +80,9 @@ def inherited_models(target: Target) -> str:
             for name in ("roofline", "energy", "power")
             if (model := getattr(target, name)) is not None and model == getattr(shipped, name)
         ]
-        if same:
-            return f"{' and '.join(same)} of {path.stem}"
-    return ""
+        if len(same) > len(most):
+            most, source = same, path.stem
+    return f"{' and '.join(most)} of {source}" if most else ""
 
 
 def _facts(target: Target, section: str) -> dict[str, Any]:

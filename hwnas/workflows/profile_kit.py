@@ -30,6 +30,7 @@ from hwnas.workflows.reporter import Reporter
 _N_SUGGESTED = 5  #: networks to measure next, suggested after a search
 _POOL = 400  #: candidate networks of a kit
 _REFERENCE = 300  #: sample of the searched networks
+_MIN_SPEARMAN = 0.7  #: of predicted and measured latencies, below which a message warns
 
 
 def profile_offline(
@@ -173,6 +174,11 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     is_default = config.dataset.name == DEFAULT_DATA
     data = " (for your own images, add dataset=images dataset.path=DIR)" * is_default
     device.save(path)
+    weak = (
+        f"Rank correlation below {_MIN_SPEARMAN:g}: the model does not rank networks by their "
+        "latency, and a search with it is of no use. Check that each row has the latency of its "
+        "model, or measure more networks."
+    )
     return path, [
         *(f"Left out: {note}" for note in notes),
         f"{len(device.ms)} networks in {path}. Leave-one-out errors: MAPE {e['mape']:.2%}, within "
@@ -180,6 +186,7 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
         f"{e['spearman']:.4f}; the interval contains {e['coverage']:.1%} (target: 95 %).",
         f"Half width of the interval: {reach:.1%} (median). Search with: "
         f"{next_command('search', config, f'cost={COST}', 'budget=none')}{data}",
+        *[weak] * (not e["spearman"] >= _MIN_SPEARMAN),
     ]
 
 

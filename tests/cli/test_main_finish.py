@@ -614,8 +614,8 @@ def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_fi
     assert left.ids == [own[2].id, own[0].id], "the most probable first"
     (sentence,) = left.messages(0.2, Path("a run"))
     assert sentence == (
-        f"2 more may be on the front (finish.probability=0.2), but {words[0]} ended "
-        f"before their fine-tuning. To continue: hwnas search 'run.resume=a run' {words[1]}"
+        "2 more may be on the front (finish.probability=0.2), but were not fine-tuned because of "
+        f"{words[0]}. To continue: hwnas search 'run.resume=a run' {words[1]}"
     )
     state.add({c.id: FinetuneResult(Quantity(0.9, "measured")) for c in own})
     assert state.unfinished("t").messages(0.2, Path("a run")) == []

@@ -110,9 +110,9 @@ def test_cascades_go_on_here_or_over_a_link(
     [
         (
             [BOTH, "link.to=cpu"],
-            "from one target of a search to another; the targets are: npu, sketch",
+            "link.to: Unknown target 'cpu'. Did you mean 'npu'? Allowed: npu, sketch",
         ),
-        (["+target=npu", "link.to=npu"], "the targets are: npu"),
+        (["+target=npu", "link.to=npu"], "but the only target is npu"),
         ([BOTH, "link.latency_ms=3"], "need link.to=TARGET"),
         ([BOTH, "link.to=sketch", "link.latency_ms=nan"], "link.latency_ms must be"),
     ],

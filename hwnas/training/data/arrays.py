@@ -164,7 +164,8 @@ def _check(splits: Mapping[str, SplitArrays]) -> None:
         if images.dtype != np.uint8 or images.ndim not in (3, 4):
             raise ConfigError(
                 f"{where}: images are {images.dtype} of shape {images.shape}; they must be uint8 "
-                "of shape (N, H, W) or (N, H, W, C)."
+                "of shape (N, H, W) or (N, H, W, C). hwnas reads images only: convert sensor or "
+                "audio data to images first."
             )
         if not images.size:
             raise ConfigError(f"{where}: there are no images. Give one or more.")

@@ -243,10 +243,15 @@ def decode(
 
 def flattened(picture: Image.Image, mode: str) -> Image.Image:
     """Return an image of mode ``L`` or ``RGB``; transparent pixels are white."""
-    if "A" in picture.getbands() or "transparency" in picture.info:
+    if is_transparent(picture):
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return picture.convert(mode)
+
+
+def is_transparent(picture: Image.Image) -> bool:
+    """Return whether an image has an alpha channel or a transparent colour."""
+    return "A" in picture.getbands() or "transparency" in picture.info
 
 
 def _centre(width: int, height: int) -> tuple[float, float, int, int]:

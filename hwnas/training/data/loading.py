@@ -26,6 +26,7 @@ from hwnas.training.data.encoded import (
     ImageShape,
     ImageSource,
     header,
+    is_transparent,
     shown_size,
     transpose_of,
     unsupported,
@@ -217,6 +218,7 @@ class _Survey:
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  #: images by their size
     modes: set[str] = field(default_factory=set)
     n_transposed: int = 0  #: images with an EXIF orientation
+    n_transparent: int = 0  #: images with transparent pixels
 
 
 def _encoded(
@@ -270,23 +272,27 @@ def _surveyed(
 ) -> NDArray[np.uint8]:
     """Read the header of every image; return hashes of the contents, ``(N, bytes)``."""
 
-    def read(start: int) -> tuple[list[bytes], list[tuple[int, int]], int]:
-        hashes, sizes, n_transposed = [], [], 0
+    def read(start: int) -> tuple[list[bytes], list[tuple[int, int]], int, int]:
+        hashes, sizes, n_transposed, n_transparent = [], [], 0, 0
         for row in range(start, min(start + _CHUNK, len(images))):
             content = images.read(row)
             picture = _header(images, row, content)
             sizes.append(shown_size(picture))
             survey.modes.add(picture.mode)
             n_transposed += transpose_of(picture) is not None
+            n_transparent += is_transparent(picture)
             hashes.append(_hash(content))
-        return hashes, sizes, n_transposed
+        return hashes, sizes, n_transposed, n_transparent
 
     hashes: list[bytes] = []
     with progress.phase(f"Check {name} images", len(images)) as advance:
-        for part, sizes, n_transposed in pool.map(read, range(0, len(images), _CHUNK)):
+        for part, sizes, n_transposed, n_transparent in pool.map(
+            read, range(0, len(images), _CHUNK)
+        ):
             hashes += part
             survey.sizes.update(sizes)
             survey.n_transposed += n_transposed
+            survey.n_transparent += n_transparent
             advance(len(part))
     return _table(hashes)
 
@@ -329,6 +335,11 @@ def _shape(where: str, survey: _Survey, max_resolution: int) -> tuple[ImageShape
         notes.append(
             f"{where}: {survey.n_transposed} images are rotated or mirrored as their EXIF "
             "orientation says."
+        )
+    if survey.n_transparent:
+        notes.append(
+            f"{where}: {survey.n_transparent} images have an alpha channel, which is not a channel "
+            "of the networks' input: transparent pixels become white."
         )
     if shape.mode == "RGB" and not survey.modes.isdisjoint(GREY):
         modes = ", ".join(sorted(survey.modes))

@@ -177,7 +177,7 @@ def test_batch_sizes_and_runtimes_are_not_those_that_a_network_chose(
     singles, sizes, runtimes = told(50.0)
     assert "over 400 single inferences" in singles
     assert "1: " in sizes
-    per_image = [part.split()[-1] for part in sizes.partition(". Sweet")[0].split(", ")]
+    per_image = [part.split()[-1] for part in sizes.partition(". Recommended")[0].split(", ")]
     assert len({*per_image}) == 1
     assert "onnxruntime float32 1.00" in runtimes
     chosen, *others = opened  # which assert that operators are of the batch of their target
@@ -197,7 +197,7 @@ def test_what_cannot_be_told_beside_a_table_is_a_line(
     singles, sizes, runtimes = told(1e-3)
     assert "over 2000 single inferences" in singles
     assert sizes == "Batch sizes: no answer"
-    assert "refuses a network" in runtimes
+    assert "cannot run a network" in runtimes
 
 
 def test_workers_are_closed_after_a_mistake(

@@ -476,3 +476,16 @@ def test_both_columns_are_named_when_one_is_missing(tmp_path: Path, column: str)
     pq.write_table(table, tmp_path / "x.parquet")
     with pytest.raises(DataError, match="needs a column 'image' and a column 'label', has: "):
         loaded(tmp_path / "x.parquet")
+
+
+def test_images_with_an_alpha_channel_are_counted(tmp_path: Path) -> None:
+    for split, n in (("train", 12), ("test", 6)):
+        for i in range(n):
+            folder = tmp_path / split / "ab"[i % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            mode, colour = ("RGBA", (9, 9, 9, 90)) if i % 3 == 0 else ("RGB", (9, 9, i))
+            Image.new(mode, (8, 8), colour).save(folder / f"{i}.png")
+    config = DatasetConfig("images", path=str(tmp_path))
+    (note,) = (n for n in load_data(config, 8, NullProgress()).notes if "alpha channel" in n)
+    assert "6 images have an alpha channel" in note
+    assert "transparent pixels become white" in note
