@@ -12,7 +12,7 @@ from hwnas.analysis.page.data import PageTable
 from hwnas.analysis.significance import GroupStatistics, PairTest
 from hwnas.analysis.speedup_verdict import amount
 from hwnas.analysis.summary import Comparison
-from hwnas.analysis.verdicts import p_value, size
+from hwnas.analysis.verdicts import ABOVE_ONE, p_value, size
 from hwnas.core.run_folder import Row
 
 _MAIN = "hypervolume_share"
@@ -82,9 +82,15 @@ def summary_table(comparison: Comparison) -> PageTable:
         rows.append([name, str(n), f"{share.mean:.4f}{interval}", *values])
     first = ["group", "runs"] if comparison.is_grouped else ["front", "networks"]
     note = (
-        "Hypervolume share: fraction of the objective space that a front dominates; 1 is the best."
+        "Hypervolume share: fraction of the objective space, from the reference point to the ideal "
+        "point, that a front dominates. "
     )
-    note += " Means of hypervolume shares, and medians of the others." * comparison.is_grouped
+    note += (
+        "Means of hypervolume shares with Student's intervals, which may exceed 1; medians of the "
+        "others."
+        if comparison.is_grouped
+        else ABOVE_ONE
+    )
     return PageTable("Verdict", [*first, "hypervolume share (95 %) ↑", *ends], rows, note)
 
 

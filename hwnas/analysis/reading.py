@@ -245,11 +245,13 @@ def check_data(runs: Sequence[ComparedRun], *, allow_mixed: bool) -> list[str]:
         (first, second, *_) = sorted(known.values())
         if not allow_mixed:
             raise RunError(
-                f"{first} and {second} were not scored on the same images (other data or splits): "
-                "their metrics are not comparable. Set allow_mixed=true to compare them anyway."
+                f"{first} and {second} were not scored on the same images (other data, splits or "
+                "image size): their metrics are not comparable. Set allow_mixed=true to compare "
+                "them anyway."
             )
         notes.append(
-            "Runs on different data or splits are mixed: their metrics are not comparable."
+            "Runs on different data, splits or image sizes are mixed: their metrics are not "
+            "comparable."
         )
     silent = [run.name for run in runs if run.data is None]
     if silent and len(runs) > 1:

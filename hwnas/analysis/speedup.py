@@ -57,6 +57,8 @@ class AccuracyRange:
     lowest: CostRatio
     highest: CostRatio
     mean: CostRatio  #: geometric mean over the range of accuracies
+    #: 95 % of the front's highest quality minus that of the baseline; ``None``: unknown
+    gain_interval: BootstrapInterval | None = None
 
     @property
     def worst(self) -> CostAtAccuracy:
@@ -251,7 +253,7 @@ class _Level:
 class _Samples:
     """Bootstrap samples, a row each."""
 
-    whole: Array  #: ``(draws, 3)``: lowest, highest and mean ratio
+    whole: Array  #: ``(draws, 4)``: lowest, highest and mean ratio; gain in the highest quality
     ratios: Array  #: ``(draws, levels)``; 0 where the front does not reach the level
     gains: Array  #: ``(draws, levels)``; -inf if all of the front cost more
 
@@ -289,7 +291,8 @@ def _range(own: Array, base: Array) -> AccuracyRange | None:
         return None
     columns = (levels, indicators.prices(base, levels), indicators.prices(own, levels))
     costs = [CostAtAccuracy(*row) for row in np.stack(columns, axis=1).tolist()]
-    return AccuracyRange(costs, *map(CostRatio, indicators.extremes(own, base)))
+    lowest, highest, mean = map(CostRatio, indicators.extremes(own, base))
+    return AccuracyRange(costs, lowest, highest, mean)
 
 
 def _sampled(
@@ -297,7 +300,8 @@ def _sampled(
 ) -> _Samples:
     whole, ratios, gains = [], [], []
     for values, others in bootstrap.sampled([own, base], draws):
-        whole.append(indicators.extremes(values, others))
+        gain = values[:, QUALITY].max() - others[:, QUALITY].max()
+        whole.append((*indicators.extremes(values, others), gain))
         at = np.array([(values if x.of_front else others)[x.member] for x in levels])
         ratios.append(indicators.ratios(values, others, at[:, QUALITY]))
         gains.append(indicators.gains(values, others, at[:, COST]))
@@ -339,12 +343,13 @@ def _cheapest(members: RunFront, quality: float) -> int | None:
 def _with_intervals(found: AccuracyRange, samples: _Samples | None) -> AccuracyRange:
     if samples is None:
         return found
-    lowest, highest, mean = (_ends(column) for column in samples.whole.T)
+    lowest, highest, mean, gain = (_ends(column) for column in samples.whole.T)
     return AccuracyRange(
         found.levels,
         CostRatio(found.lowest.value, lowest),
         CostRatio(found.highest.value, highest),
         CostRatio(found.mean.value, mean),
+        gain,
     )
 
 

@@ -1,8 +1,10 @@
 """Verdict and table of what a front costs against a baseline at equal accuracy."""
 
 from dataclasses import dataclass
+from math import inf
 
 from hwnas.analysis.fronts import Array, Objective
+from hwnas.analysis.indicators import QUALITY
 from hwnas.analysis.page.data import PageTable
 from hwnas.analysis.speedup import AccuracyLevel, AccuracyRange, CostRatio, Speedup
 from hwnas.tasks.metrics import is_metric, metric_of
@@ -40,6 +42,9 @@ def speedup_verdict(speedup: Speedup, labels: FrontLabels, *, briefly: bool = Fa
 def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
     """Return in one sentence whether a front is better than another one; empty if unknown.
 
+    A front is better if it is significantly cheaper at equal accuracy, has a significantly larger
+    hypervolume, and does not reach a significantly lower accuracy.
+
     Args:
         speedup: Costs of the fronts at equal accuracy.
         labels: Names of the two fronts.
@@ -49,26 +54,35 @@ def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
     if speedup.range is None:
         return ""
     mean, first, second = _cheaper(speedup.range.mean, labels)
-    larger = larger if first == labels.front else -larger
+    gain, higher = _gain(speedup, speedup.range, labels)
+    if first != labels.front:
+        larger, higher = -larger, -higher
     at = _at_equal(speedup)
     ratio = f"{ratio_text(mean.value)} times as {_adjective(speedup.cost)}"
     if mean.interval is None:
-        return f"{first} is {ratio} as {second} {at}. There are no intervals: this is not tested."
+        return (
+            f"{first} is {ratio} as {second} {at}{gain}. There are no intervals: this is not "
+            "tested."
+        )
     ratio += f" {at}{_plain_interval(mean)}"
     if mean.interval[0] <= 1:
-        if not larger:
-            return f"No significant difference: {first} is {ratio} as {second}."
-        best, other = (first, second) if larger > 0 else (second, first)
-        return (
-            f"{best} is better than {other}: its front dominates a larger share of the objective "
-            f"space. Costs {at} are not significantly different: {first} is {ratio}."
-        )
-    if larger < 0:
-        return (
-            f"Neither is better everywhere: {first} is {ratio}, but the front of {second} "
-            "dominates a larger share of the objective space."
-        )
-    return f"{first} is better than {second}: {ratio}."
+        return f"{_hypervolumes(first, second, larger)}cost: {first} is {ratio}{gain}."
+    if not larger:
+        return f"No significant difference in hypervolume; {first} is {ratio}{gain}."
+    if larger > 0 and higher >= 0:
+        return f"{first} is better than {second}: {ratio}{gain}."
+    but = f", but {second} has a significantly larger hypervolume" * (larger < 0)
+    return f"Neither is better everywhere: {first} is {ratio}{but}{gain}."
+
+
+def _hypervolumes(first: str, second: str, larger: int) -> str:
+    """Return the begin of the verdict on fronts of which neither is significantly cheaper."""
+    if not larger:
+        return "No significant difference in hypervolume or "
+    best, other = (first, second) if larger > 0 else (second, first)
+    return (
+        f"{best} has a significantly larger hypervolume than {other}; no significant difference in "
+    )
 
 
 def device_verdict(speedup: Speedup, labels: FrontLabels) -> str:
@@ -81,30 +95,71 @@ def device_verdict(speedup: Speedup, labels: FrontLabels) -> str:
     if speedup.range is None:
         return ""
     mean, first, second = _cheaper(speedup.range.mean, labels)
+    gain, _ = _gain(speedup, speedup.range, labels)
     text = (
         f"On {first} the networks are {ratio_text(mean.value)} times as "
         f"{_adjective(speedup.cost)} as on {second}, {_at_equal(speedup)}{_plain_interval(mean)}"
     )
     is_equal = mean.interval is not None and mean.interval[0] <= 1
-    return f"{text}: not significantly different." if is_equal else f"{text}."
+    return f"{text}{': not significantly different' * is_equal}{gain}."
 
 
 def _cheaper(mean: CostRatio, labels: FrontLabels) -> tuple[CostRatio, str, str]:
     """Return a ratio of at least 1, and the names of the cheaper and of the other front."""
     if mean.value >= 1:
         return mean, labels.front, labels.baseline
-    ends = mean.interval and (1 / mean.interval[1], 1 / mean.interval[0])
+    ends = None
+    if mean.interval is not None:  # 0: no accuracy in common
+        low, high = (1 / end if end else inf for end in reversed(mean.interval))
+        ends = low, high
     return CostRatio(1 / mean.value, ends), labels.baseline, labels.front
 
 
+def _gain(speedup: Speedup, whole: AccuracyRange, labels: FrontLabels) -> tuple[str, int]:
+    """Return which front reaches a higher accuracy, as a clause; empty if both reach the same.
+
+    Also 1 or -1 if that of the front, or of the baseline, is significantly higher, else 0.
+    """
+    tops = [float(front[-1, QUALITY]) for front in (speedup.front, speedup.baseline)]
+    front, baseline = (quality_amount(speedup, top) for top in tops)
+    if front == baseline:
+        return "", 0
+    is_front, ends = tops[0] > tops[1], whole.gain_interval
+    best, values = labels.front, f"{front} against {baseline}"
+    if not is_front:
+        best, values = labels.baseline, f"{baseline} against {front}"
+        ends = ends and (-ends[1], -ends[0])
+    quality = f"{'higher' if speedup.quality.maximise else 'lower'} {_name(speedup.quality)}"
+    interval, is_significant = "", False
+    if ends is not None:
+        is_significant = ends[0] > 0
+        note = "" if is_significant else ", not significant"
+        interval = f" (95 % of the gain: {ends[0]:.4g} to {ends[1]:.4g}{note})"
+    sign = (1 if is_front else -1) * is_significant
+    return f"; {best} reaches a {quality}, {values}{interval}", sign
+
+
 def _at_equal(speedup: Speedup) -> str:
-    return f"at equal {speedup.quality.title.partition(' [')[0]}"
+    return f"at equal {_name(speedup.quality)}"
+
+
+def _name(objective: Objective) -> str:
+    """Return the title of an objective without its unit."""
+    return objective.title.partition(" [")[0]
 
 
 def _plain_interval(mean: CostRatio) -> str:
-    return (
-        "" if mean.interval is None else f" (95 %: {' to '.join(map(ratio_text, mean.interval))})"
-    )
+    if mean.interval is None:
+        return ""
+    low, high = mean.interval
+    ends = f"{ratio_text(low)} to {ratio_text(high)}" if high < inf else f"from {ratio_text(low)}"
+    return f" (95 %: {ends})"
+
+
+def direction(cost: Objective, front: str, baseline: str) -> str:
+    """Return which cost ratio is computed, and what a ratio above 1 means."""
+    word = "faster" if _adjective(cost) == "fast" else "cheaper"
+    return f"{baseline} / {front}, above 1: {front} is {word}"
 
 
 def quality_amount(speedup: Speedup, value: float) -> str:
@@ -139,10 +194,12 @@ def _ratio_verdict(speedup: Speedup, whole: AccuracyRange, labels: FrontLabels) 
     worst, several = whole.worst, len(whole.levels) > 1
     ratios = " to ".join(dict.fromkeys(map(ratio_text, (low.value, high.value))))
     mean = f"geometric mean {ratio_text(whole.mean.value)}{_interval(whole.mean)}; " * several
-    lowest = f"lowest {ratio_text(low.value)}{_interval(low)}"
+    of = " of the lowest at any accuracy" if several else ""
+    lowest = f"lowest {ratio_text(low.value)}{_interval(low, of)}"
     at = f"at {quality_amount(speedup, worst.quality)}"
     costs = f"{amount(speedup.cost, worst.front)} against {amount(speedup.cost, worst.baseline)}"
-    return f"{text}: {_ratio_name(speedup.cost)} {ratios} ({mean}{lowest}, {at}: {costs})."
+    way = direction(speedup.cost, labels.front, labels.baseline)
+    return f"{text}: {_ratio_name(speedup.cost)} {ratios} ({way}; {mean}{lowest}, {at}: {costs})."
 
 
 def _comparison(cost: Objective, low: float, high: float) -> str:
@@ -154,12 +211,12 @@ def _comparison(cost: Objective, low: float, high: float) -> str:
     return f"not {word} {'at any level' if high <= 1 + _ROUNDING else 'everywhere'}"
 
 
-def _interval(ratio: CostRatio) -> str:
+def _interval(ratio: CostRatio, of: str = "") -> str:
     if ratio.interval is None:
         return ""
     low, high = ratio.interval
     note = " (not significant)" if ratio.value > 1 >= low else ""
-    return f", 95 % {ratio_text(low)} to {ratio_text(high)}{note}"
+    return f", 95 %{of} {ratio_text(low)} to {ratio_text(high)}{note}"
 
 
 def _adjective(cost: Objective) -> str:
@@ -168,7 +225,7 @@ def _adjective(cost: Objective) -> str:
 
 
 def _ratio_name(cost: Objective) -> str:
-    return "speedup" if _adjective(cost) == "fast" else f"ratio of {cost.title.partition(' [')[0]}"
+    return "speedup" if _adjective(cost) == "fast" else f"ratio of {_name(cost)}"
 
 
 def _ranges(speedup: Speedup, labels: FrontLabels) -> str:
@@ -210,9 +267,11 @@ def equal_accuracy_table(speedup: Speedup, labels: FrontLabels, note: str) -> Pa
     ]
     text = (
         f"A row for each member of {labels.baseline}: the cost of the cheapest member of "
-        f"{labels.front} that is at least as good; ratio of the two costs (above 1: "
-        f"{labels.front} is cheaper). In brackets: 95 % intervals by bootstrap (0: the level may "
-        f"not be reached). {_NONE}: not reached. {note}"
+        f"{labels.front} that is at least as good; ratio of the two costs "
+        f"({direction(cost, labels.front, labels.baseline)}). In brackets: 95 % intervals of the "
+        "row by bootstrap (0: the level may not be reached); the interval of the lowest ratio of "
+        "all rows differs, as samples have it at different rows. "
+        f"{_NONE}: not reached. {note}"
     )
     return PageTable(
         title(speedup), columns, [_row(speedup, level) for level in speedup.levels], text

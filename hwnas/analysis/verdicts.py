@@ -14,6 +14,10 @@ from hwnas.analysis.summary import Comparison
 from hwnas.core.run_folder import Row
 
 _MAIN = "hypervolume_share"
+ABOVE_ONE = (
+    "Basic bootstrap intervals of hypervolume shares may exceed 1: they are not limited to the "
+    "range of the share, and the ideal point does not vary."
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,8 @@ def comparison_method(comparison: Comparison) -> Iterator[str]:
     else:
         yield (
             "Intervals: 95 %, parametric bootstrap over the points' intervals (basic for "
-            "hypervolume and R2, percentile for the others). They do not include training noise."
+            "hypervolume and R2, percentile for the others). They do not include training noise. "
+            + ABOVE_ONE
         )
     systematic = [
         objective.title
@@ -108,12 +113,18 @@ def _best_front(comparison: Comparison) -> str:
     figures = f"hypervolume share {shares[first]:.4f} against {shares[second]:.4f}"
     of = f", the best two of {len(shares)}" * (len(shares) > 2)
     if comparison.uncertainty is None:
-        return f"{a} before {b}{of}: {figures}. There are no intervals: this is not tested."
+        return (
+            f"{a} has a larger hypervolume than {b}{of}: {figures}. There are no intervals: this "
+            "is not tested."
+        )
     if not (differs := _differs(comparison, first, second)):
-        return f"No significant difference between {a} and {b}{of}: {figures}."
+        return f"No significant difference in hypervolume between {a} and {b}{of}: {figures}."
     # Basic intervals need not contain the value.
     best, other = (a, b) if differs > 0 else (b, a)
-    return f"{best} is better than {other}{of}: {figures}; the 95 % intervals do not overlap."
+    return (
+        f"{best} has a significantly larger hypervolume than {other}{of}: {figures}; the 95 % "
+        "intervals do not overlap."
+    )
 
 
 def larger_front(comparison: Comparison) -> int:
@@ -265,7 +276,10 @@ def shared_networks_verdict(rows: Sequence[Row], n_fronts: int) -> str:
     if not rows:
         return "No two fronts have a network in common."
     most = max(rows, key=lambda row: int(row["n_shared"]))
+    first, second, n = most["first"], most["second"], int(most["n_shared"])
+    if pairs == 1:
+        return f"{first} and {second} have {n} network{'s' * (n != 1)} in common."
     return (
-        f"{len(rows)} of {pairs} pairs of fronts have networks in common; most: "
-        f"{most['first']} and {most['second']} ({most['n_shared']})."
+        f"{len(rows)} of {pairs} pairs of fronts have networks in common: at most {n} "
+        f"({first} and {second})."
     )

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwnas.analysis.fronts import Objective
-from hwnas.analysis.speedup_verdict import amount
+from hwnas.analysis.speedup_verdict import amount, direction
 from hwnas.analysis.summary import Comparison
 from hwnas.analysis.tables import by_group, parts
 from hwnas.cli.console import run_verb
@@ -118,7 +118,7 @@ def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> _TitledTable
         table.add_row(*own, *cells, *([interval] if known else []))
     if len(rows) > _ROWS:
         table.caption = f"{len(rows) - _ROWS} more in equal_quality.csv"
-    return f"{cost.title} at equal {quality.title}: {b} over {a}", table
+    return f"{cost.title} at equal {quality.title} (ratio: {direction(cost, a, b)})", table
 
 
 def _table(*heads: str) -> Table:

@@ -13,6 +13,7 @@ from hwnas.analysis.speedup import Speedup, in_plane, speedup
 from hwnas.analysis.speedup_verdict import (
     FrontLabels,
     device_verdict,
+    equal_accuracy_table,
     plain_verdict,
     speedup_verdict,
 )
@@ -48,7 +49,8 @@ def test_ratios_are_over_the_whole_range_and_the_mean_weighs_accuracies() -> Non
     assert whole.lowest.interval is None
     assert _text(found) == (
         "Against b (3 networks): from 0.9200 to 0.9400 accuracy the front is not faster "
-        "everywhere: speedup 0.67 to 4.00 (geometric mean 1.81; lowest 0.67, at 0.9300: 0.3 ms "
+        "everywhere: speedup 0.67 to 4.00 (the baseline / the front, above 1: the front is faster; "
+        "geometric mean 1.81; lowest 0.67, at 0.9300: 0.3 ms "
         "against 0.2 ms). Range of accuracy: the front 0.9250 at 0.05 ms to 0.9400 at 0.3 ms; the "
         "baseline 0.9200 at 0.1 ms to 0.9400 at 0.6 ms."
     )
@@ -71,10 +73,14 @@ def test_faster_everywhere_with_intervals_and_what_one_alone_reaches() -> None:
     text = _text(found)
     assert text.startswith(
         "Against b (3 networks): from 0.9200 to 0.9400 accuracy the front is faster: speedup 2.00 "
-        "to 4.00 (geometric mean 2.83, 95 % 2."
+        "to 4.00 (the baseline / the front, above 1: the front is faster; geometric mean 2.83, "
+        "95 % 2."
     )
     # 0.93 may be below 0.93 at 0.2 ms
-    assert "lowest 2.00, 95 % 0.67 to 2.00 (not significant), at 0.9200: 0.05 ms against" in text
+    assert (
+        "lowest 2.00, 95 % of the lowest at any accuracy 0.67 to 2.00 (not significant), at "
+        in text
+    )
     assert "the front 0.9000 at 0.02 ms to 0.9500 at 0.3 ms; the baseline 0.9200 at 0.1" in text
     content = found.to_json()
     assert content["lowest_at"]["accuracy"] == 0.92
@@ -113,9 +119,10 @@ def test_front_above_the_baseline_and_far_below_it() -> None:
 def test_single_members_equal_fronts_and_empty_ones() -> None:
     one = _found([(0.93, 0.1)], [(0.92, 0.3)])
     assert _text(one) == (
-        "Against b (3 networks): at 0.9200 accuracy the front is faster: speedup 3.00 (lowest "
-        "3.00, at 0.9200: 0.1 ms against 0.3 ms). Range of accuracy: the front 0.9300 at 0.1 ms; "
-        "the baseline 0.9200 at 0.3 ms."
+        "Against b (3 networks): at 0.9200 accuracy the front is faster: speedup 3.00 (the "
+        "baseline / the front, above 1: the front is faster; lowest 3.00, at 0.9200: 0.1 ms "
+        "against 0.3 ms). Range of accuracy: the front 0.9300 at 0.1 ms; the baseline 0.9200 at "
+        "0.3 ms."
     )
     assert "the front is as fast as the baseline" in _text(_found(BASELINE, BASELINE))
     nothing = in_plane(replace(run_of("x", []), verified=[]), ACCURACY, LATENCY, "verified")
@@ -160,13 +167,14 @@ def test_a_network_on_both_is_drawn_once() -> None:
 @pytest.mark.parametrize(
     ("own", "half", "larger", "words"),
     [
-        (0.05, 0.001, 0, "A is better than B: 2.00 times as fast at equal accuracy (95 %: "),
-        (0.2, 0.001, 0, "B is better than A: 2.00 times as fast at equal accuracy (95 %: "),
+        (0.05, 0.001, 1, "A is better than B: 2.00 times as fast at equal accuracy (95 %: "),
+        (0.2, 0.001, -1, "B is better than A: 2.00 times as fast at equal accuracy (95 %: "),
+        (0.05, 0.001, 0, "No significant difference in hypervolume; A is 2.00 times as fast"),
         (0.05, 0.001, -1, "Neither is better everywhere: A is 2.00 times as fast"),
         (0.05, 0.0, 0, "A is 2.00 times as fast as B at equal accuracy. There are no intervals"),
-        (0.099, 0.02, 0, "No significant difference: A is 1.01 times as fast at equal accuracy"),
-        (0.099, 0.02, 1, "A is better than B: its front dominates a larger share"),
-        (0.099, 0.02, -1, "B is better than A: its front dominates a larger share"),
+        (0.099, 0.02, 0, "No significant difference in hypervolume or cost: A is 1.01 times as"),
+        (0.099, 0.02, 1, "A has a significantly larger hypervolume than B; no significant diff"),
+        (0.099, 0.02, -1, "B has a significantly larger hypervolume than A; no significant diff"),
     ],
 )
 def test_plain_verdict_is_one_sentence(own: float, half: float, larger: int, words: str) -> None:
@@ -177,6 +185,32 @@ def test_plain_verdict_is_one_sentence(own: float, half: float, larger: int, wor
     assert plain_verdict(found, labels, larger).startswith(words)
     nothing = _found([(0.5, 0.1)], BASELINE)
     assert plain_verdict(nothing, labels, 0) == ""
+
+
+def test_plain_verdict_states_that_a_front_reaches_a_higher_accuracy() -> None:
+    labels, fast = FrontLabels("", "A", "B"), [(0.75, 0.05)]
+    found = _found(fast, [(0.7, 0.1), (0.9, 0.3)], half=(0.01, 0.001))
+    assert found.range is not None
+    low, high = found.range.gain_interval or (0.0, 0.0)
+    assert low < -0.15 < high < 0
+    gain = rf"; B reaches a higher accuracy, 0.9000 against 0.7500 \(95 % .*: {-high:.4g} to "
+    for larger, begin in ((1, "Neither is"), (0, "No significant"), (-1, "Neither is")):
+        assert re.match(
+            f"{begin}.*A is 6.00 times as fast.*{gain}", plain_verdict(found, labels, larger)
+        )
+    same = _found([(0.7, 0.05), (0.9, 0.1)], [(0.7, 0.1), (0.9, 0.3)], half=(0.01, 0.001))
+    assert "reaches" not in plain_verdict(same, labels, 1)
+    close = _found([(0.701, 0.05)], [(0.7, 0.1)], half=(0.01, 0.001))
+    assert "A reaches a higher accuracy, 0.7010 against 0.7000" in plain_verdict(close, labels, 1)
+    assert ", not significant)." in plain_verdict(close, labels, 1)
+
+
+def test_ratio_may_have_no_upper_bound() -> None:
+    # In many samples the front does not reach the accuracy of the baseline.
+    found = _found([(0.7, 0.2)], [(0.7, 0.1)], half=(0.01, 0.001))
+    text = plain_verdict(found, FrontLabels("", "A", "B"), 0)
+    assert re.search(r"B is 2\.00 times as fast at equal accuracy \(95 %: from 1\.9\d\)", text)
+    assert "above 1: A is faster" in equal_accuracy_table(found, FrontLabels("", "A", "B"), "").note
 
 
 def test_verdict_on_two_devices() -> None:

@@ -27,6 +27,7 @@ from hwnas.analysis.verdicts import (
 )
 from hwnas.core.errors import ConfigError
 from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
@@ -104,9 +105,9 @@ def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        ((0.79, 0.83), (0.7, 0.78), "a is better than b: "),
-        ((0.79, 0.83), (0.75, 0.8), "No significant difference between a and b: "),
-        ((0.77, 0.795), (0.8, 0.8), "b is better than a: "),
+        ((0.79, 0.83), (0.7, 0.78), "a has a significantly larger hypervolume than b: "),
+        ((0.79, 0.83), (0.75, 0.8), "No significant difference in hypervolume between a and b: "),
+        ((0.77, 0.795), (0.8, 0.8), "b has a significantly larger hypervolume than a: "),
     ],
 )
 def test_intervals_are_told_apart_on_both_sides(
@@ -253,6 +254,14 @@ def test_verification_of_many_fronts_is_one_sentence() -> None:
     many = verification_verdict(rows)
     assert "by -0.0300 (median of 7, -0.0600 to +0.0000); 21 of 70 members" in many
     assert verification_verdict([]) == ""
+
+
+def test_networks_in_common_are_one_sentence() -> None:
+    rows: list[Row] = [{"first": "a", "second": "b", "n_shared": n} for n in (1, 5)]
+    assert verdicts.shared_networks_verdict(rows[:1], 2) == "a and b have 1 network in common."
+    assert verdicts.shared_networks_verdict(rows, 3) == (
+        "2 of 3 pairs of fronts have networks in common: at most 5 (a and b)."
+    )
 
 
 def test_what_is_not_told_from_the_front_has_not_left_it() -> None:

@@ -253,7 +253,10 @@ def test_two_runs_are_compared_at_equal_accuracy(
     runs = f"runs=[{searched / 'pareto0'},{searched / 'random0'}]"
     assert run(["compare", runs, f"run.dir={out}"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "latency [ms] at equal accuracy: random0 over pareto0" in told
+    assert (
+        "latency [ms] at equal accuracy (ratio: random0 / pareto0, above 1: pareto0 is faster)"
+        in told
+    )
     assert "pareto0 against random0, at equal accuracy: " in told
     rows = _rows(out / "equal_quality.csv")
     assert {(row["front"], row["baseline"]) for row in rows} == {("pareto0", "random0")}

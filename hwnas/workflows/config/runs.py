@@ -203,7 +203,7 @@ class CompareConfig:
     reference: str | None = None
     #: CSV file of the reference front of IGD+ and epsilons; default: the best points of all runs
     true_front: str | None = None
-    allow_mixed: bool = False  #: True: compare runs on different data or splits, too
+    allow_mixed: bool = False  #: True: compare runs on different data, splits or image sizes, too
     #: number of bootstrap samples for intervals; 0: no intervals
     n_bootstrap: int = bounded("[0, 100_000]", 1000)
     seed: int = bounded(SEED, 0)  #: seed of the bootstrap
