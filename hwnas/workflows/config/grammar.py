@@ -226,7 +226,8 @@ def _unknown_config(error: MissingConfigException, text: str) -> str:
     """Return the message for an unknown name of a group, in an argument or a file's defaults."""
     group, _, name = str(error.missing_cfg_file).partition("/")
     if error.options is not None:
-        return unknown_name(group, name, error.options)
+        own = f" Files of your own: --config-dir DIR, with DIR/{group}/NAME.yaml."
+        return unknown_name(group, name, error.options) + own
     file = text.partition(":")[0].removeprefix("In ")
     shipped = package.entries(package.ROOT / "conf" / group)
     return f"{file}: {unknown_name('entry of defaults', name, shipped)}"

@@ -1,5 +1,6 @@
 """The backend ``tvm``: CPUs, here or on a remote device, compiled by TVM and measured."""
 
+import platform
 import re
 import shutil
 import socket
@@ -63,10 +64,18 @@ def check_tools(target: Any, remote: Any) -> None:
     """Check that the compiler of a target is installed, and that the tracker of devices answers.
 
     Raises:
-        ConfigError: the compiler that links libraries is not installed.
+        ConfigError: the compiler that links libraries is not installed, or the target is another
+            kind of machine and no tracker is given.
         DeviceError: the tracker does not answer.
     """
-    find_compiler(target.section(TvmSettings).cc)
+    settings = target.section(TvmSettings)
+    find_compiler(settings.cc)
+    if settings.mtriple.partition("-")[0] not in ("", platform.machine()) and not remote.tracker:
+        raise ConfigError(
+            f"Target '{target.name}' ({settings.mtriple}) cannot run on this machine "
+            f"({platform.machine()}). Give the tracker of the device: rpc.tracker=HOST:PORT "
+            f"rpc.key={target.name}"
+        )
     if remote.tracker:
         host, _, port = remote.tracker.rpartition(":")
         try:
