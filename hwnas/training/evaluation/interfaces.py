@@ -35,8 +35,7 @@ class ScoringConfig:
 class TrainedConfig:
     """Options for training candidates separately."""
 
-    #: epochs of successive trainings; the metric is that after the last one; by default none is
-    #: longer than ``train.epochs``
+    #: epochs of successive trainings, by default at most ``train.epochs`` each
     fidelities: list[int] = field(default_factory=lambda: [1, 4], metadata=limits("[1, 100_000]"))
     #: training stops between two fidelities once a candidate is, with this confidence, worse than
     #: a cheaper one; null: all are trained to the end
