@@ -57,7 +57,6 @@ def print_members(console: Console, front: TargetFront, title: str, run: Path) -
         f"{len(members) - len(listed)} more in front.csv." * (len(listed) < len(members)),
         _verified_words(front.members, run),
         *_knee_words(front.members, front.recommended),
-        *front.headline,
         *([] if front.against is None else front.against.sentences),
     ]
     print_lines(console, lines)

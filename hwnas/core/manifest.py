@@ -157,6 +157,15 @@ class Manifest(TypedDict):
     machine: NotRequired[dict[str, Any]]  #: see ``core.machine.describe``
 
 
+#: Suffixes of the model files of other programs.
+MODEL_SUFFIXES = (".pt", ".pth", ".onnx", ".tflite", ".safetensors")
+#: What to do with one instead.
+OWN_MODEL = (
+    "hwnas searches its own network families; it does not start from a model of your own. For a "
+    "network for the same data: hwnas search +target=NAME dataset=images dataset.path=DIR. To "
+    "prune or quantise your own model: NVIDIA ModelOpt or Torch-Pruning. To time an ONNX model: "
+    "hwnas profile +target=NAME genotype=MODEL.onnx."
+)
 #: Required options of a search: of all searches, and of those in search spaces.
 _OF_SEARCH = ("n_trials", "seed", "budget", "sampler")
 _IN_SPACES = ("target", "dataset", "cost", "search_space")
@@ -193,11 +202,8 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
 
 
 def _advice_on_file(path: Path, option: str) -> str:
-    if path.suffix.lower() == ".onnx":
-        return (
-            "hwnas does not start from a model of your own. To time it: hwnas profile +target=NAME "
-            f"genotype={path}"
-        )
+    if path.suffix.lower() in MODEL_SUFFIXES:
+        return OWN_MODEL
     if path.name == "manifest.json":
         return f"Give its folder: {option}={path.parent}"
     return "Give the folder of a run."

@@ -6,6 +6,7 @@ model reporting", 2019, https://arxiv.org/abs/1810.03993.
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -27,6 +28,7 @@ Row = dict[str, Any]
 def card(proof: Row) -> str:
     """Return the text of ``MODEL_CARD.md`` for the content of ``proof.json``."""
     own = {name: _without_backticks(proof[name]) for name in ("model", "dataset", "target", "task")}
+    own["dataset"]["name"] = _data_name(own["dataset"])
     proof = {**proof, **own}
     parts = [
         f"---\n{yaml.safe_dump(_front_matter(proof), sort_keys=False, allow_unicode=True)}---",
@@ -54,6 +56,13 @@ def _without_backticks(content: Any) -> Any:
     if isinstance(content, list):
         return [_without_backticks(value) for value in content]
     return content.replace("`", "'") if isinstance(content, str) else content
+
+
+def _data_name(data: Row) -> str:
+    """Return the name of a data set; of images in a folder or file, the name of that."""
+    path = Path(data["path"] or "")
+    is_named = data["name"] != "images" or path.suffix == ".npz"  # arrays in Python have no name
+    return str(data["name"]) if is_named else path.name or data["hub_id"] or str(data["name"])
 
 
 def _front_matter(proof: Row) -> Row:

@@ -61,12 +61,13 @@ def parse(text: str, columns: Collection[str]) -> Query:
     return Query(match[1], match[2] == "max", limits)
 
 
-def pick(front: Front, wanted: str) -> list[str]:
+def pick(front: Front, wanted: str, *, force: bool = False) -> list[str]:
     """Return the ids of the selected members.
 
     Args:
         front: The verified front.
         wanted: A name of ``NAMES``, or an expression, see ``parse``.
+        force: Whether to include members that are not better than a constant answer.
 
     Raises:
         ConfigError: no member is within the limits, or the expression is invalid.
@@ -79,7 +80,7 @@ def pick(front: Front, wanted: str) -> list[str]:
             + "choose one target by target_name=TARGET, or " * several
             + "select a network by its id: pick=ID."
         )
-    offers = offered(front)
+    offers = offered(front, force=force)
     if not offers:
         raise RunError(
             "No member of the front is left after verification (over the budget, or no faster in "
@@ -106,23 +107,22 @@ def pick(front: Front, wanted: str) -> list[str]:
     return [_argmin(fitting, front.objectives, lambda values: sign * values[name])]
 
 
-def offered(front: Front) -> Offers:
+def offered(front: Front, *, force: bool = False) -> Offers:
     """Return the verified values of members on the front by id, those with the worst metric first.
 
-    Members that are not better than a constant answer are left out if any member is better. The
-    metric is that of the compiled artefact; of several targets, the worst one.
+    Members that are not better than a constant answer are left out without ``force``. The metric is
+    that of the compiled artefact; of several targets, the worst one.
     """
     offers = {
         member.candidate.id: {n: float(f.value) for n, f in sorted(member.all_figures.items())}
-        for member in front.recommendable or front.remaining
+        for member in (front.remaining if force else front.recommendable)
     }
     return dict(sorted(offers.items(), key=lambda o: (-_error(o[1], front.objectives), o[0])))
 
 
 def recommended(front: Front) -> Member | None:
     """Return the knee of the members on a front; ``None`` at chance level or without any."""
-    offers = offered(front)
-    if not offers or front.is_at_chance_level:
+    if not (offers := offered(front)):
         return None
     name = knee(offers, front.objectives)
     return next(member for member in front.members if member.candidate.id == name)

@@ -39,6 +39,11 @@ class Front:
         return [m for m in self.remaining if m.candidate.id not in self.at_chance_level]
 
     @property
+    def left_out(self) -> int:
+        """The number of remaining members that are not significantly better than a constant."""
+        return len(self.remaining) - len(self.recommendable)
+
+    @property
     def is_at_chance_level(self) -> bool:
         """Whether members remain, but none is significantly better than a constant answer."""
         return bool(self.remaining) and not self.recommendable
@@ -108,6 +113,14 @@ class Front:
                 value = member.figures[name].value
                 values.append(-value if metric_of(name).maximise else value)
         return values
+
+
+def left_out_message(n_left_out: int, n_front: int, constant: str) -> str:
+    """Return that networks are left out because they are not better than a constant answer."""
+    return (
+        f"{n_left_out} of {n_front} networks of the front left out: not significantly better than "
+        f"{constant}."
+    )
 
 
 def _qualities(member: Member) -> list[Quantity]:

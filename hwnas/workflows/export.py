@@ -31,7 +31,7 @@ from hwnas.models.spaces import Genotype
 from hwnas.models.spaces.union import stem
 from hwnas.nas import explanation
 from hwnas.nas.candidates import Candidate, read_candidates
-from hwnas.nas.front import Front
+from hwnas.nas.front import Front, left_out_message
 from hwnas.nas.run import Run, check_files
 from hwnas.tasks import recorded_task
 from hwnas.workflows import components
@@ -125,7 +125,7 @@ def picked(
     if budget is not None:
         searches = [_within(search, budget) for search in searches]
     candidates = _candidates(source, searches[0])
-    genotypes = _picked(config, source, candidates)
+    genotypes = _picked(config, source, candidates, reporter)
     names = {
         (search.target.name, g.id): f"{search.target.name}/{g.id}" if len(searches) > 1 else g.id
         for search in searches
@@ -253,9 +253,9 @@ def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
 
 
 def _picked(
-    config: ExportConfig, source: RunFolder, candidates: Sequence[Candidate]
+    config: ExportConfig, source: RunFolder, candidates: Sequence[Candidate], reporter: Reporter
 ) -> list[Genotype]:
-    """Return the selected networks.
+    """Return the selected networks, and report how many of the front are left out.
 
     Raises:
         ConfigError: no network matches the request.
@@ -268,17 +268,20 @@ def _picked(
     front = run.front(candidates) if known else Front()
     if not front.objectives:
         raise missing_front_error(where)
+    constant = recorded_task(run.manifest).description.constant
     if front.is_at_chance_level and not config.force:
         raise RunError(
-            f"run={where}: no network is better than "
-            f"{recorded_task(run.manifest).description.constant}. Search with longer training "
+            f"run={where}: no network is better than {constant}. Search with longer training "
             "(train.epochs), or export one nevertheless with force=true."
         )
     wanted = config.wanted
     if wanted not in picking.NAMES and _ID.fullmatch(wanted):
         ids = [explanation.find(candidates, wanted)]
     else:
-        ids = picking.pick(front, wanted)
+        if front.left_out and not config.force:
+            message = left_out_message(front.left_out, len(front.remaining), constant)
+            reporter.say([f"{message} To include them: force=true"], alarming=True)
+        ids = picking.pick(front, wanted, force=config.force)
     return [known[genotype_id] for genotype_id in ids]
 
 

@@ -2,7 +2,7 @@
 
 import html
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name  # python_api imports this module
@@ -18,8 +18,10 @@ from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.core.manifest import Manifest, read_manifest
 from hwnas.core.run_folder import to_table
 from hwnas.nas.candidates import read_table
+from hwnas.nas.front import left_out_message
 from hwnas.nas.run import Run
 from hwnas.nas.verified_files import read_front
+from hwnas.tasks import recorded_task
 from hwnas.tasks.metrics import cost_names, is_better, metric_of, quality_in, quality_names
 from hwnas.workflows.result_folders import Export, html_image, html_lines, html_table
 
@@ -43,9 +45,14 @@ class FrontTable:
 
     Args:
         table: All verified networks with all columns.
+        at_chance_level: Ids of networks that are not significantly better than a constant answer.
+        constant: The constant answer.
     """
 
-    def __init__(self, table: pa.Table):
+    def __init__(
+        self, table: pa.Table, at_chance_level: Collection[str] = (), constant: str = ""
+    ) -> None:
+        self._at_chance_level, self._constant = at_chance_level, constant
         #: all verified networks, also those that are not significantly off the front, with all
         #: columns: choices, searched figures, sources and ``verified_on_front``
         self.all = table
@@ -81,11 +88,14 @@ class FrontTable:
     def best(self, limits: Mapping[str, float]) -> dict[str, Any]:
         """Return the network on the front with the best metric within limits: values by column.
 
+        As in exports, networks that are not significantly better than a constant answer are left
+        out.
+
         Args:
             limits: Limits by column: upper limits, or lower limits of metrics to be maximised.
 
         Raises:
-            ConfigError: there is no such column, or no network is on the front or within the
+            ConfigError: there is no such column, or no network is left on the front or within the
                 limits.
         """
         rows = self.to_pylist()
@@ -95,6 +105,13 @@ class FrontTable:
                 f"{len(self.all)} in front.all. Search again with longer training or a larger "
                 "budget."
             )
+        rows = [row for row in rows if row["id"] not in self._at_chance_level]
+        n_left_out, hint = len(self) - len(rows), ""
+        if n_left_out:
+            message = left_out_message(n_left_out, len(self), self._constant)
+            hint = f" {message} The table 'front' lists them."
+        if not rows:
+            raise ConfigError(f"No network can be chosen.{hint} Search again with longer training.")
         others = list[str]()
         for name, limit in limits.items():
             if name not in self._columns or not _is_figure(name):
@@ -108,6 +125,7 @@ class FrontTable:
                 raise ConfigError(
                     f"No network of the front is within {name}={limit:g}{among}. The best value"
                     f"{among} is {best(row[name] for row in closest):.4g}: relax a limit."
+                    f"{hint}"
                 )
             others.append(f"{name}={limit:g}")
         quality = next(name for name in self._columns if _metric(name) in quality_names())
@@ -215,7 +233,8 @@ class SearchResult(os.PathLike[str]):
         """
         listed = self.path / "front.csv"
         if (verified := read_front(self.path)) is not None:
-            return FrontTable(to_table(verified["members"]))
+            constant = recorded_task(self.manifest).description.constant
+            return FrontTable(to_table(verified["members"]), verified.get("guessing", ()), constant)
         if listed.exists():  # of a benchmark table: there is nothing to verify
             return FrontTable(pyarrow.csv.read_csv(listed))
         status = self.manifest["status"]
@@ -261,7 +280,8 @@ class SearchResult(os.PathLike[str]):
     def best(self, **limits: float) -> dict[str, Any]:
         """Return the network on the front with the best metric within limits: values by column.
 
-        Example: ``result.best(latency_ms=0.5, flash_kib=100)["id"]``.
+        As in exports, networks that are not significantly better than a constant answer are left
+        out. Example: ``result.best(latency_ms=0.5, flash_kib=100)["id"]``.
 
         Args:
             limits: Upper limits by column, or lower limits of metrics to be maximised.

@@ -68,7 +68,11 @@ def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["search", "+target=npu", "n_trails=3"], "Did you mean 'n_trials'?"),
         (["search", "+target=npu", "sampler.features=[macs]"], "hwnas.ParetoSampler(features=...)"),
         (["search", "+target=npu", "latency=3"], "Did you mean 'budget.latency=3ms' (a limit)?"),
-        (["search", "npu", "model=a.pt"], "it does not start from a PyTorch model"),
+        (["search", "npu", "model=a.pt"], "it does not start from a model of your own"),
+        (["compress", "model.PT"], "run=model.PT: hwnas searches its own network families"),
+        (["export", "a.onnx", "pick=all"], "genotype=MODEL.onnx"),
+        (["verify", "model.tflite"], "export=model.tflite: hwnas searches"),
+        (["search", "resnet.pth"], "NVIDIA ModelOpt or Torch-Pruning"),
         (["search", "+target=npu", "epochs=3"], "mean 'train.epochs' or 'finish.epochs'?"),
         (
             ["search", "+target=npu", "budget.latency=3"],

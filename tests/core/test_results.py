@@ -100,7 +100,7 @@ def test_folder_with_a_result_that_cannot_be_resumed_is_not_overwritten(tmp_path
     [
         ("none", "no such folder. Give the folder of a run."),
         ("", "is not a run: it has no manifest.json. Give the folder of a run."),
-        ("net.onnx", "To time it: hwnas profile +target=NAME genotype="),
+        ("net.onnx", "To time an ONNX model: hwnas profile +target=NAME genotype="),
         ("front.csv", "front.csv is a file. Give the folder of a run."),
         ("manifest.json", "manifest.json is a file. Give its folder: run="),
     ],

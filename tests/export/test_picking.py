@@ -127,4 +127,7 @@ def test_networks_that_are_not_better_than_a_constant_answer_are_left_out() -> N
     assert [NAMES[i] for i in pick(some, "all")] == ["c", "d", "e"]
     none = replace(FRONT, at_chance_level=[*NAMES])
     assert none.is_at_chance_level
-    assert pick(none, "fastest") == [ids["a"]]  # with force=true
+    assert not offered(none)
+    assert pick(none, "fastest", force=True) == [ids["a"]]
+    assert some.left_out == 2
+    assert pick(some, "all", force=True) == pick(FRONT, "all")

@@ -10,6 +10,7 @@ from hwnas.core.errors import RunError
 from hwnas.core.quantity import Quantity
 from hwnas.core.schema import validate
 from hwnas.export.artefacts import pixels_of
+from hwnas.export.card import _data_name
 from hwnas.export.checks import INT8_ERROR, TRAINED, agreement, drop, within_budget
 from hwnas.export.proof_file import (
     OperatorRecord,
@@ -164,3 +165,20 @@ def test_folder_that_is_no_export_is_refused(
         (tmp_path / "proof.json").write_text(content)
     with pytest.raises(RunError, match=message):
         read_proof(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "hub_id", "shown"),
+    [
+        ("images", "/data/leaves", None, "leaves"),
+        ("images", "leaves.v2/", None, "leaves.v2"),
+        ("images", "data/3f2a.npz", None, "images"),
+        ("images", None, "owner/leaves", "owner/leaves"),
+        ("plants", "/data/leaves", None, "plants"),
+        ("digits", None, None, "digits"),
+    ],
+)
+def test_card_names_the_folder_of_the_images(
+    name: str, path: str | None, hub_id: str | None, shown: str
+) -> None:
+    assert _data_name({"name": name, "path": path, "hub_id": hub_id}) == shown

@@ -151,6 +151,14 @@ def test_best_network_is_on_the_front() -> None:
         match=r"within flash_kib=6 with latency_ms=1. The best value with latency_ms=1 is 7:",
     ):
         front.best({"latency_ms": 1, "flash_kib": 6})
+    table_of_front = table.append_column("verified_on_front", [[True] * 3])
+    some = FrontTable(table_of_front, ["b", "c"], "the majority class")
+    assert some.best({})["id"] == "a"
+    words = "2 of 3 networks of the front left out: not significantly better than the majority"
+    with pytest.raises(ConfigError, match=rf"within latency_ms=2\..*relax a limit\. {words}"):
+        some.best({"latency_ms": 2})
+    with pytest.raises(ConfigError, match=r"No network can be chosen\. 3 of 3 networks"):
+        FrontTable(table_of_front, [*"abc"], "the majority class").best({})
     none = FrontTable(table.append_column("verified_on_front", [[False] * 3]))
     with pytest.raises(ConfigError, match="No network is on the front after verification"):
         none.best({})

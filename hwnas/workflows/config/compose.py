@@ -45,7 +45,7 @@ from hwnas.workflows.config.arguments import (
     last_text,
 )
 from hwnas.workflows.config.grammar import quoted, text_of
-from hwnas.workflows.config.suggestions import unknown_option
+from hwnas.workflows.config.suggestions import check_no_model, unknown_option
 
 #: OmegaConf raises the last two for options within a part that is not set.
 _HYDRA_ERRORS = (
@@ -69,6 +69,7 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
         ConfigError: an argument is invalid.
     """
     arguments = _confirm(name, arguments)
+    check_no_model(arguments)
     check_folders(arguments)
     overrides = as_overrides(name, _without_folders(arguments))
     with (

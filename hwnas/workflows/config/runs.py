@@ -86,7 +86,8 @@ class DeliveryConfig:
     format: str | None = None
     #: file of a private key (Ed25519, PEM) that signs the proof; default: not signed
     sign: str | None = None
-    #: True: export although no network is better than a constant answer, such as the majority class
+    #: True: include networks that are not significantly better than a constant answer, such as the
+    #: majority class
     force: bool = False
     license: str = "unknown"  #: licence of the model, as a Hugging Face identifier
 

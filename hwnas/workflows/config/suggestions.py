@@ -2,8 +2,10 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from hwnas.core.errors import ConfigError
+from hwnas.core.manifest import MODEL_SUFFIXES, OWN_MODEL
 from hwnas.core.options import iter_options
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics.budget import limit_units, short_name
@@ -29,14 +31,27 @@ _SYNONYMS = {
 }
 #: Explanations of options that do not exist.
 _NOTES = {
-    "model": "hwnas searches its own network families; it does not start from a PyTorch model. "
-    "To time an ONNX model: hwnas profile +target=NAME genotype=MODEL.onnx.",
+    "model": OWN_MODEL,
     "audio": "hwnas reads images only; convert audio to spectrograms.",
 }
+#: Options of folders and targets.
+_SOURCES = ("run", "runs", "export", "target")
 #: Sections whose options are meant more often than others of the same name.
 _FREQUENT = {"budget": 0.3, "": 0.2, "train": 0.15, "run": 0.1, "dataset": 0.1, "study": 0.1}
 _MARGIN = 0.25  # in score: how much worse than the best match a suggestion may be
 _MOST = 3
+
+
+def check_no_model(arguments: Sequence[str]) -> None:
+    """Refuse the file of a model where a run, an export or a target is expected.
+
+    Raises:
+        ConfigError: an option names such a file.
+    """
+    for argument in arguments:
+        option, _, value = argument.lstrip("+").partition("=")
+        if option in _SOURCES and value.strip("'\"").lower().endswith(MODEL_SUFFIXES):
+            raise ConfigError(f"{option}={value}: {OWN_MODEL}")
 
 
 def unknown_option(name: str, verb: str, value: str = "") -> str:
