@@ -39,6 +39,7 @@ def test_noise_gives_no_recommended_network_and_no_export(
     output = " ".join(capsys.readouterr().out.split())
     assert "'normal' has 41 training images, 'defect' has 5" in output
     assert f"{NO_NETWORK} ({'balanced ' * (objective != 'accuracy')}accuracy 0." in output
+    assert output.count(NO_NETWORK) == 1
     assert "Recommended" not in output
     assert "hwnas export" not in output
     front = json.loads((folder / "front.json").read_text())
