@@ -148,8 +148,9 @@ def front(run: ComparedRun, objectives: Sequence[Objective], kind: FrontStage) -
     points = run.scored if kind == "searched" else run.verified
     if not points:
         raise RunError(
-            f"{run.name}: the front is empty, as no network is feasible: leave the run out, or "
-            "search again, for example with a larger budget."
+            f"{run.name}: the front is empty: no network is feasible and completely scored, or "
+            "none is faster in int8 than in float32. Leave the run out, finish it, or search "
+            "again, for example with a larger budget."
         )
     distinct = list({point.id: point for point in reversed(points)}.values())[::-1]
     for point in distinct:

@@ -167,7 +167,7 @@ class Ranking:
     critical_difference: float  #: Nemenyi's: larger differences of mean ranks are significant
 
     def cliques(self) -> list[tuple[int, ...]]:
-        """Return the maximal sets of groups that do not differ significantly, best first.
+        """Return the maximal sets of two or more groups that do not differ, best first.
 
         Groups are indices into ``groups``.
         """

@@ -143,7 +143,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         keys = (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         if (name := _first_duplicate(keys)) is not None:
-            raise CorruptFileError(f"duplicate key '{name}' below line {node.start_mark.line + 1}")
+            line = node.start_mark.line + 1
+            raise CorruptFileError(
+                f"duplicate key '{name}' in the mapping that starts in line {line}"
+            )
         return super().construct_mapping(node, deep)
 
 

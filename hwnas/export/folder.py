@@ -52,7 +52,7 @@ def check_free(root: Path, name: str) -> None:
 def keep(folder: Path, root: Path, name: str) -> Path:
     """Rename a finished temporary folder to ``root/name``, and return this path.
 
-    An earlier export that failed its checks (``NAME.failed``) is replaced.
+    If ``name`` ends in ``.failed``, an earlier folder of this name is replaced.
     """
     path = root / name
     if name.endswith(".failed"):

@@ -271,7 +271,7 @@ def _check_exits(found: Proof, record: EarlyExitsRecord) -> None:
         if size != expected:
             raise SchemaError(f"'exits.{part}' has length {size}; allowed: {expected}")
     if {len(record[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
-        raise SchemaError(f"'exits': 'left' must have {n - 1} exits in both statistics")
+        raise SchemaError(f"'exits': 'left' must have length {n - 1}, predicted and measured")
     graph = exits_from_json(record)
     if without_exits(graph).nodes != operators_from_json(found["model"]["operators"]).nodes:
         raise SchemaError("'exits.operators' without exits differ from 'model.operators'")

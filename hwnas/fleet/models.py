@@ -298,7 +298,7 @@ def csv_rows(path: Path, named: str = "") -> list[dict[str, str]]:
         where = f"{named}: {path}" if named else str(path)
         raise ConfigError(f"{where}: file not found; correct the path.") from None
     except (safe_read.CorruptFileError, SchemaError) as problem:
-        raise ConfigError(f"{path} cannot be read: {problem}.") from None
+        raise ConfigError(f"{path} cannot be read: {problem}. Correct the file.") from None
     if not result:
         raise ConfigError(f"{path} has no rows: add at least one below the names of columns.")
     return result
@@ -319,7 +319,7 @@ def _read_csv(catalogue: ModelCatalogue, path: Path) -> None:
         try:
             add_row(catalogue, raw, str(path), f"row {i}")
         except SchemaError as problem:
-            raise ConfigError(f"{path} cannot be read: {problem}.") from None
+            raise ConfigError(f"{path} cannot be read: {problem}. Correct the file.") from None
         for name, keys in _ONCE.items():
             value, key = raw.get(name) or "", (name, *(raw.get(key) or "" for key in keys))
             if value and (other := known.setdefault(key, value)) != value:

@@ -73,7 +73,10 @@ def all_hours(task: PlanningTask) -> HourBlock:
 
 
 def pool_candidates(task: PlanningTask, columns: OptionColumns, part: HourBlock) -> PoolCandidates:
-    """Return the candidate pools: all configs of the placements that columns use in an hour."""
+    """Return the candidate pools of a block of hours.
+
+    For each hour, these are all configs of the placements that ``columns`` use in it.
+    """
     o = task.choices.options
     pairs = np.concatenate(
         [np.stack([columns.hour, side[columns.option]], 1) for side in (o.first, o.second)]

@@ -175,7 +175,9 @@ def _options(path: Path, name: str, column: pa.ChunkedArray) -> list[Option]:
     values = column.to_pylist()
     for i, value in enumerate(values):
         if value is None or value == "" or value != value:
-            raise TableError(f"{path}: row {i} has no '{name}'; every row needs its genotype.")
+            raise TableError(
+                f"{path}: row {i} (from 0) has no '{name}'; every row needs its genotype."
+            )
     return [
         v if isinstance(v, (int, float)) and not isinstance(v, bool) else str(v) for v in values
     ]
@@ -191,14 +193,14 @@ def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Arr
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         raise TableError(
-            f"{path}: '{name}' is {values[bad[0]]} in row {bad[0]}, and not finite in {len(bad)} "
-            f"of {len(values)} rows. Remove them and set benchmark.partial=true."
+            f"{path}: '{name}' is {values[bad[0]]} in row {bad[0]} (from 0), and not finite in "
+            f"{len(bad)} of {len(values)} rows. Remove them and set benchmark.partial=true."
         )
     least = np.flatnonzero(values <= 0) if metric in _ABOVE_ZERO else np.array([], int)
     if len(least):
         raise TableError(
-            f"{path}: column '{name}' is {values[least[0]]:g} in row {least[0]}. Allowed: above 0. "
-            "Correct it, or remove the row and set benchmark.partial=true."
+            f"{path}: column '{name}' is {values[least[0]]:g} in row {least[0]} (from 0). Allowed: "
+            "above 0. Correct it, or remove the row and set benchmark.partial=true."
         )
     return values
 

@@ -143,7 +143,8 @@ class EngineOutcome:
     """The result of the search loop."""
 
     candidates: list[Candidate]  #: in order of trials
-    #: name of the command that finished the last trial, if it is another one; else empty
+    #: name of the command that finished the last trial, if this one finished an earlier one; else
+    #: empty: this command verifies the front
     leader: str = ""
     ended: tuple[str, ...] = ()  #: errors of worker processes that failed
 

@@ -183,11 +183,11 @@ def _check_exits(config: SearchConfig, data: ImageData) -> None:
         )
 
 
-#: Maximum pixels of an epoch for which candidates are trained separately: about ten seconds of a
-#: small network on one core. On Fashion-MNIST such a front was 1.60 to 5.16 times as fast at equal
-#: accuracy as hand-designed networks (``experiments/worth_it``), that of a supernet 0.18 to 0.46
-#: times; but the spaces were different, and equal time was not tried.
-_TRAINED_PIXELS = 100e6
+#: Maximum values (pixels times channels) of an epoch for which candidates are trained separately:
+#: about ten seconds of a small network on one core. On Fashion-MNIST such a front was 1.60 to 5.16
+#: times as fast at equal accuracy as hand-designed networks (``experiments/worth_it``), that of a
+#: supernet 0.18 to 0.46 times; but the spaces were different, and equal time was not tried.
+_TRAINED_VALUES = 100e6
 
 
 def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchConfig:
@@ -208,8 +208,8 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
             f"Use {metric_of(asked[0]).mean_of}, or choose a search_space with exits."
         )
     if accuracy is None:
-        pixels = len(data.train) * data.train.side**2 * data.signature.in_channels
-        accuracy = "trained" if pixels <= _TRAINED_PIXELS else "supernet"
+        n_values = len(data.train) * data.train.side**2 * data.signature.in_channels
+        accuracy = "trained" if n_values <= _TRAINED_VALUES else "supernet"
     if accuracy == "trained" and config.train.init_from is not None:
         raise ConfigError(
             f"train.init_from={config.train.init_from} has weights of a supernet, but with "

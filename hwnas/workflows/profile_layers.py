@@ -107,7 +107,9 @@ def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
         return space.genotype(options)
     path = Path(text)
     if not path.is_file():
-        found = sorted(_RUNS.glob(f"*/models/{text}.json"))
+        found = sorted(
+            [*_RUNS.glob(f"*/models/{text}.json"), *_RUNS.glob(f"*/*/models/{text}.json")]
+        )
         if not found:
             raise ConfigError(
                 f"genotype={text}: no such file, and no run in {_RUNS} has a front member with "

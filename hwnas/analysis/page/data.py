@@ -22,9 +22,9 @@ class PagePoint:
     figures: Quantities  #: as searched, or of a CSV file
     options: Sequence[tuple[str, Option]] = ()  #: names and values of the genotype's choices
     trial: int | None = None  #: ``None``: of a CSV file
-    on_front: bool = False  #: True for members of the searched front
+    on_front: bool = False  #: True for members of the front shown
     verified: Quantities = field(default_factory=dict)  #: from the compiled artefact
-    note: str = ""  #: ``Member.label``: why it is not on the verified front; empty: it is
+    note: str = ""  #: of members: why not on the verified front; else empty
     stopped: bool = False  #: evaluation was stopped early as dominated
 
 

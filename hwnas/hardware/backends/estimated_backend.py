@@ -67,8 +67,8 @@ class EstimatedArtefacts:
     """ONNX files for a device that is not connected: only their accuracy is measured."""
 
     target: Target
-    estimate: Callable[[Graph], Cost]
-    not_measurable: str
+    estimate: Callable[[Graph], Cost]  #: estimate of a network that is not fused
+    not_measurable: str  #: error message: why costs cannot be measured
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
         """Return the content of ``.onnx``: int8 if the target computes it so, else float32."""

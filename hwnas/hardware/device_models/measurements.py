@@ -102,7 +102,7 @@ def read_measurements(
     agreed = {g: _agreed(g, readings, allowed, notes) for g, readings in by_genotype.items()}
     used = {g: ms for g, ms in agreed.items() if ms is not None}
     if not used:
-        raise TableError(f"measured: no row can be used; the first one: {notes[0]}")
+        raise TableError(f"measured: no network can be used; the last one: {notes[-1]}")
     return Measurements(used, notes)
 
 

@@ -112,7 +112,11 @@ class DeviceBench:
         return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return the latencies of two networks, timed in turns, with default plans."""
+        """Return the latencies of two networks in ms, timed in turns.
+
+        Raises:
+            CompileError: the runtime needs compilation plans.
+        """
         one, other = (self._engine.network(graph, {}) for graph in (first, second))
         return interleaved(one, other, self._config)
 

@@ -226,7 +226,11 @@ class RetryingPool:
         return self._pool.do(lambda worker: worker.time_network(graph, plans))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return the latencies of two networks, timed in turns, with default plans."""
+        """Return the latencies of two networks in ms, timed in turns.
+
+        Raises:
+            CompileError: the runtime needs compilation plans.
+        """
         return self._pool.do(lambda worker: worker.interleaved_networks(first, second))
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:

@@ -35,7 +35,8 @@ class Worker:
     """The methods of ``DeviceBench``, run in another process. Not thread-safe.
 
     A call whose process crashes, or that takes longer than ``limit_s`` seconds, is a
-    ``CompileError``, for a remote target a ``DeviceError``.
+    ``CompileError``; while the process starts, a ``ConfigError``; for a remote target always a
+    ``DeviceError``.
 
     Raises:
         ConfigError: the target is remote, and its meter would read this machine.
@@ -65,7 +66,11 @@ class Worker:
         return cast(Timing, self._call("time_network", graph, _used(graph, plans)))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return the latencies of two networks, timed in turns, with default plans."""
+        """Return the latencies of two networks in ms, timed in turns.
+
+        Raises:
+            CompileError: the runtime needs compilation plans.
+        """
         return cast(InterleavedTimings, self._call("interleaved_networks", first, second))
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:

@@ -153,7 +153,7 @@ class ImportedNetwork:
         if self._output not in self.values:
             raise CompileError(
                 f"The ONNX model's output '{self._output}' is a constant; it must depend on the "
-                "input. Export the model again."
+                "input. Export a model whose output does."
             )
         output = self.settle(self.values[self._output])
         if not output.in_order or output.source == INPUT:

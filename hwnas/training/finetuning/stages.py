@@ -233,7 +233,7 @@ class FinetuneTraining:
     gentleness: float = 1.0  #: factor of the learning rate of fine-tuning
 
     def epochs(self, config: FinetuningConfig) -> int:
-        """Return the number of epochs."""
+        """Return the number of epochs: of the first training of a network, or of later ones."""
         return config.epochs if self.is_first else config.later
 
     def digest_text(self, origin: NetworkSource, config: FinetuningConfig) -> str:

@@ -63,7 +63,7 @@ class TargetFront:
 
     @property
     def recommended(self) -> Member | None:
-        """The knee of the front (best compromise); ``None`` at chance level or without members."""
+        """The knee of the verified front; ``None`` at chance level or if the front is empty."""
         return picking.recommended(self.front)
 
     @property

@@ -286,8 +286,8 @@ def _profile(model: bytes, n_threads: int, n: int, between: Callable[[], None]) 
     first = kernels[: len(kernels) // runs]
     if not first or len(kernels) != runs * len(first):
         raise CompileError(
-            f"onnxruntime's profile does not contain {runs} runs of the model, as it is too large. "
-            "Choose a search space with smaller networks."
+            f"The model is too large for onnxruntime's profile, which lacks some of its {runs} "
+            "runs. Choose a search space with smaller networks."
         )
     starts, durations = (
         np.array([event[key] for event in kernels], np.float64).reshape(runs, -1)

@@ -127,7 +127,7 @@ def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:
 
 
 def cpu_facts(target: Any, threads: int) -> Cpu:
-    """Return the size and number of vector registers of a CPU, and its threads."""
+    """Return the float32 values per vector register of a CPU, their number, and the threads."""
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     if "avx512f" in features:
         return Cpu(16, 32, threads)

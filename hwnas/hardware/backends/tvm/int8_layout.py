@@ -40,7 +40,7 @@ def padded(channels: int, lanes: int) -> int:
 
 
 def buffer(shape: Shape, batch: int, lanes: int, dot: Dot) -> Buffer:
-    """Return the buffer of an activation tensor, NHWC."""
+    """Return the buffer of an activation tensor: NHWC, channels padded to ``lanes``."""
     c, h, w = shape
     return Buffer((batch, h, w, padded(c, lanes)), dot.activation)
 

@@ -56,7 +56,10 @@ def define(op: OpSpec, lanes: int, dot: Dot) -> IRModule:
 
 
 def define_images(shape: Shape, batch: int, lanes: int, dot: Dot) -> IRModule:
-    """Return a module that converts float32 images ``(N, H, W, C)`` to int8."""
+    """Return a module that quantises float32 images ``(N, H, W, C)``, in ``int8_layout``.
+
+    The result is int8, or uint8 (128 higher), as ``dot`` needs.
+    """
     ((image,), _, rounded), c = edge("images", shape, batch, lanes, dot), shape[0]
     x, q = _placeholder(image, "x"), _scales()
 

@@ -221,7 +221,7 @@ class RemoteDevice:
                 f"rpc.timeout_s={limit_s:g} is too short. Set a larger one, or restart the server."
             ) from None
         except RPCError as error:  # the device answered with an error
-            raise CompileError(f"{self._name}: {_last_line(error)}") from None
+            raise CompileError(f"{self._name}: the device reports: {_last_line(error)}") from None
         except (OSError, RuntimeError) as error:
             self.close()
             raise DeviceError(

@@ -30,7 +30,10 @@ class LiteRTSession:
                 self._interpreter = Interpreter(model_content=tflite, num_threads=n_threads)
                 self._interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
-            raise CompileError(f"LiteRT cannot load the network: {short_reason(error)}") from None
+            raise CompileError(
+                f"LiteRT cannot load the network: {short_reason(error)}. If the file is from an "
+                "export, export the network again."
+            ) from None
         self._input = self._interpreter.get_input_details()[0]
         self._outputs = self._interpreter.get_output_details()
 
