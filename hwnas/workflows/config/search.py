@@ -126,9 +126,8 @@ class SearchConfig:
     finish: FinishConfig = field(default_factory=FinishConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
     #: source of accuracies: trained (each candidate separately), supernet or table (of a
-    #: benchmark); default: trained for early exits and for epochs of at most 100 million values
-    #: (pixels times channels), else supernet; with ``minutes`` a supernet only if its full schedule
-    #: fits into half of them
+    #: benchmark); default: trained for up to 100 million pixel values per epoch, else supernet;
+    #: with ``minutes`` a supernet only if its full schedule fits into half of them
     accuracy: str | None = None
     cost: str | None = None  #: cost model; default: that of the target's runtime
     #: search space: a name, a path or a list of them; default: those of the target
