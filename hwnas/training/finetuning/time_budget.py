@@ -144,8 +144,8 @@ class _TrackedProgress:
 
 # Which schedules and networks fit.
 
-_INT8_TRAINING = 1.5  # duration of fine-tuning with the int8 training of some networks
-_N_MEMBERS, _MIN_MEMBERS = 25, 12  # with short schedules, and with longer ones
+INT8_TRAINING = 1.5  #: relative duration of fine-tuning with the int8 training of some networks
+N_MEMBERS, _MIN_MEMBERS = 25, 12  #: with short schedules, and with longer ones
 _MIN_SCHEDULE = 1 / 3  # fraction of the epochs below which fewer networks are trained for longer
 
 
@@ -166,7 +166,7 @@ class TrainingTimes:
 
     def member_s(self, name: str, epochs: int) -> float:
         """Return the seconds of fine-tuning and int8 training of a network, given its id."""
-        return _INT8_TRAINING * self.training_s(name, epochs)
+        return INT8_TRAINING * self.training_s(name, epochs)
 
     def training_s(self, name: str, epochs: int) -> float:
         """Return the seconds of fine-tuning of a network, given its id."""
@@ -191,7 +191,7 @@ class TrainingTimes:
             return min(max_epochs, int(core_s / (teacher_s + others_s)))
 
         shortest = int(_MIN_SCHEDULE * max_epochs)
-        return max(1, fitting(_N_MEMBERS), min(shortest, fitting(_MIN_MEMBERS)))
+        return max(1, fitting(N_MEMBERS), min(shortest, fitting(_MIN_MEMBERS)))
 
     def within(self, names: Iterable[str], epochs: int, core_s: float, left_s: float) -> list[str]:
         """Return the networks that fit into the remaining time, largest first.

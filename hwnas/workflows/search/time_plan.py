@@ -21,6 +21,7 @@ from hwnas.nas import loop
 from hwnas.nas.candidates import Candidate
 from hwnas.training.data import ImageData
 from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.finetuning.time_budget import INT8_TRAINING, N_MEMBERS
 from hwnas.training.options import FinetuningConfig
 from hwnas.workflows import components
 from hwnas.workflows.components import SearchComponents, have_exits
@@ -38,8 +39,7 @@ _WANTED_TRIALS = 60  # the first 10 are startup trials; shorter trainings make r
 _SHORTER = 1.0, 0.6, 0.4, 0.2, 0.0  # factors of the epochs of candidates; the first that fits
 _TYPICAL = 1.5  # epoch of a mean candidate relative to a medium network: 1.3 to 2.2 on an NPU
 _TRIAL_S = 0.5  # of a trial besides training: proposal, costs, storage
-_N_MEMBERS, _N_VERIFIED = 25, 15  # for which time is reserved, if there is enough
-_INT8_TRAINING = 1.5  # duration of fine-tuning with int8 training of some members
+_N_VERIFIED = 15  # members for which time is reserved, if there is enough
 START_S = 4.0  # of worker processes, and of reports
 INFERENCES = 0.6  # cost of verifying one image relative to a training step
 COMPILE_S = {False: 0.3, True: 5.0}  # of a member's files, estimated or measured on a device
@@ -190,8 +190,8 @@ def plan_time(
             epochs = max(1, math.floor(epochs * _SUPERNET * left_s / supernet_s))
             supernet_s = times.supernet_s(epochs)
     n_epochs = _n_epochs(config)
-    member_s = _INT8_TRAINING * times.medium_s * n_epochs / times.n_processes
-    finetuning_s = min((_N_MEMBERS + 2) * member_s, _FINETUNING * (left_s - supernet_s))
+    member_s = INT8_TRAINING * times.medium_s * n_epochs / times.n_processes
+    finetuning_s = min((N_MEMBERS + 2) * member_s, _FINETUNING * (left_s - supernet_s))
     if config.finish.minutes is not None:
         finetuning_s = 60 * config.finish.minutes
     search_s = left_s - supernet_s - finetuning_s
