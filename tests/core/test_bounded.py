@@ -8,7 +8,7 @@ from hwnas.core.safe_read import CorruptFileError, read_bytes
 from hwnas.core.typed_files import read_json
 
 
-def test_pipes_devices_folders_and_large_files_are_no_content(tmp_path: Path) -> None:
+def test_pipe_device_folder_and_large_file_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     with (tmp_path / "large").open("wb") as file:
@@ -18,9 +18,9 @@ def test_pipes_devices_folders_and_large_files_are_no_content(tmp_path: Path) ->
             read_bytes(path, 1000)
 
 
-def test_error_says_file_place_and_what_is_allowed(tmp_path: Path) -> None:
+def test_error_names_file_field_and_allowed_values(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"x": [1, "2"]}')
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(RunError) as error:
         read_json(dict[str, list[int]], path, RunError)
-    assert str(caught.value) == f"{path} cannot be read: 'x[1]' is '2'; allowed: a whole number."
+    assert str(error.value) == f"{path} cannot be read: 'x[1]' is '2'; allowed: a whole number."

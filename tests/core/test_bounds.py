@@ -1,4 +1,4 @@
-"""Every number that an option may be has an interval, and what lies beyond is refused at once."""
+"""Every numeric option has an interval, and values outside it are refused at once."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from hwnas.core.options import AllowedRange, Option, iter_options
 from hwnas.training.options import FinetuningConfig
 from hwnas.workflows.config import SCHEMAS
 
-_NEEDED = {
+_REQUIRED_OPTIONS = {
     "search": ["+target=sketch"],
     "audit": ["run=a"],
     "export": ["run=a"],
@@ -32,7 +32,7 @@ def _numeric() -> Iterator[tuple[str, Option]]:
 
 
 @pytest.mark.parametrize(("verb", "option"), [*_numeric()], ids=lambda v: getattr(v, "name", v))
-def test_every_number_has_an_interval_with_an_end(verb: str, option: Option) -> None:
+def test_numeric_option_has_finite_interval(verb: str, option: Option) -> None:
     interval = options.allowed_range(option.field)
     assert interval is not None, f"{option.name} of {verb} declares no interval: bounds.within"
     low, high = (float(end) for end in interval.text[1:-1].split(","))
@@ -59,21 +59,21 @@ _SAMPLE = [
 
 
 @pytest.mark.parametrize(("verb", "name", "value"), _SAMPLE)
-def test_numbers_beyond_are_refused_by_name(
+def test_error_names_option_outside_its_interval(
     verb: str, name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["hwnas"])
-    shown = "search" if verb == "tabular" else verb
-    assert run([shown, *_NEEDED[verb], f"{name}={value}"]) == 2
+    command = "search" if verb == "tabular" else verb
+    assert run([command, *_REQUIRED_OPTIONS[verb], f"{name}={value}"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert name in line
     assert re.search(r" in [\[(]", line), line
     assert not any(tmp_path.iterdir())
 
 
-def test_interval_holds_the_ends_that_brackets_say() -> None:
+def test_brackets_include_or_exclude_interval_ends() -> None:
     half_open = AllowedRange("[0, 1)")
     assert 0 in half_open
     assert 1 not in half_open
@@ -82,7 +82,7 @@ def test_interval_holds_the_ends_that_brackets_say() -> None:
     assert str(AllowedRange("[1, 1_000]")) == "[1, 1000]"
 
 
-def test_who_wants_too_much_is_told_what_it_would_take() -> None:
+def test_error_for_too_many_epochs_gives_duration() -> None:
     from hwnas.training.options import TrainingConfig
 
     with pytest.raises(ConfigError, match=r"train\.epochs must be a whole number in .*a day"):
@@ -91,6 +91,6 @@ def test_who_wants_too_much_is_told_what_it_would_take() -> None:
         TrainingConfig(epochs=-1)
 
 
-def test_part_that_the_target_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_names_option_group_that_target_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["search", "+target=sketch", "target.power.active_w_low=1"]) == 2
     assert "the target has no target.power" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""URLs of databases, as they are opened and as they are written down."""
+"""Database URLs: how they are opened and how they are written to files and messages."""
 
 import socket
 import time
@@ -15,12 +15,23 @@ from hwnas.nas.options import StudyConfig
 from hwnas.nas.shared_study import Membership, SharedStudy
 from hwnas.nas.study import study_in_database
 
-SECRET = "geheim"
-ODD = ["x?1", "x%201", "a#b", "{x}", "${x}", "ü 'q\" [1](2)", "a=b&c@d:e", "\\", "~", "new\nline"]
+PASSWORD = "geheim"
+SPECIAL_NAMES = [
+    "x?1",
+    "x%201",
+    "a#b",
+    "{x}",
+    "${x}",
+    "ü 'q\" [1](2)",
+    "a=b&c@d:e",
+    "\\",
+    "~",
+    "new\nline",
+]
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_study_is_kept_where_its_path_says(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", SPECIAL_NAMES)
+def test_sqlite_url_keeps_special_characters_of_path(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     optuna.storages.RDBStorage(database.sqlite_url(tmp_path / name / "s.db")).engine.dispose()
     assert [path.name for path in tmp_path.rglob("*.db")] == ["s.db"]
@@ -42,37 +53,41 @@ def test_study_is_kept_where_its_path_says(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_passwords_are_not_written(url: str) -> None:
-    quoted = [f"study.storage='{url}'", f'study.storage="{url}"', f"study.storage={url}"]
-    written = [*database.redact_arguments(quoted), str(database.redact_config({"a": [url]}))]
+    arguments = [f"study.storage='{url}'", f'study.storage="{url}"', f"study.storage={url}"]
+    written = [*database.redact_arguments(arguments), str(database.redact_config({"a": [url]}))]
     try:
         StudyConfig(storage=url)
     except ConfigError as error:
         written.append(str(error))
-    assert not any(SECRET in text for text in written)
+    assert not any(PASSWORD in text for text in written)
 
 
-def test_what_holds_no_password_is_written_as_it_is() -> None:
-    kept = ["a=b", "dataset.path=hf://me/x", "study.storage=postgresql://me@h/db?sslmode=require"]
-    assert database.redact_arguments(kept) == kept
+def test_text_without_password_is_unchanged() -> None:
+    arguments = [
+        "a=b",
+        "dataset.path=hf://me/x",
+        "study.storage=postgresql://me@h/db?sslmode=require",
+    ]
+    assert database.redact_arguments(arguments) == arguments
 
 
-def test_password_with_an_at_is_refused_with_the_cure() -> None:
+def test_error_for_at_sign_in_password_names_the_fix() -> None:
     with pytest.raises(ConfigError, match="@ of a password as %40"):
         StudyConfig(storage="postgresql://me:p@x@h/db")
     assert StudyConfig(storage="postgresql://me:p%40x@h/db").storage is not None
 
 
-def test_database_that_never_answers_is_given_up_in_time(tiny: SearchSpace) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/x"
-        begun = time.monotonic()
+def test_silent_database_times_out(tiny: SearchSpace) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"postgresql://me@127.0.0.1:{server.getsockname()[1]}/x"
+        start = time.monotonic()
         config = StudyConfig(storage=url, reconnect_timeout_s=2)
         with pytest.raises(RunError, match=r"does not answer.*nothing is lost"):
             SharedStudy(Membership(config, url, "s", ("accuracy", "latency_ms"), {}), tiny)
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - start < 20
         assert "connect_timeout" in str(study_in_database(url, "s", url).engine)
 
 
-def test_suggested_commands_name_the_database_without_its_password() -> None:
+def test_suggested_command_omits_database_password() -> None:
     assert stored_option(None) == ""
     assert stored_option("postgresql://me:pw@h/db") == " study.storage=postgresql://me@h/db"

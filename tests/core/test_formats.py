@@ -1,4 +1,4 @@
-"""Formats of files that are read again: none said, the present one, and a newer one."""
+"""Format numbers of files: missing, current and newer."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from hwnas.models.spaces import SearchSpace
 from hwnas.nas import verified_files
 from hwnas.nas.verified_files import read_front, read_model
 from hwnas.workflows import profile_layers
-from tests.core.test_kept_run import KEPT
+from tests.core.test_old_run import OLD_RUN_ZIP
 
 TABLE = Path(__file__).parents[2] / "latency_tables" / "cpu" / "onnxruntime-float32-1t-b1"
 MEMBER = "805385a6b93a"
@@ -26,79 +26,84 @@ FRAME = {"ideal": {"accuracy": 1, "latency_ms": 1}, "reference": {"accuracy": 0,
 
 #: What reads a file, and the largest format that it reads.
 READERS: dict[str, tuple[Callable[[Path], object], int]] = {
-    "run/manifest.json": (lambda kept: manifest.read_manifest(kept / "run"), manifest.FORMAT),
-    "run/front.json": (lambda kept: read_front(kept / "run"), verified_files.FORMAT),
+    "run/manifest.json": (
+        lambda old_files: manifest.read_manifest(old_files / "run"),
+        manifest.FORMAT,
+    ),
+    "run/front.json": (lambda old_files: read_front(old_files / "run"), verified_files.FORMAT),
     f"run/models/{MEMBER}.json": (
-        lambda kept: read_model(kept / "run", MEMBER),
+        lambda old_files: read_model(old_files / "run", MEMBER),
         verified_files.FORMAT,
     ),
     "table/provenance.json": (
-        lambda kept: latency_table.load_table(kept / "table").networks,
+        lambda old_files: latency_table.load_table(old_files / "table").networks,
         latency_table.FORMAT,
     ),
     "comparison.json": (
-        lambda kept: str(fronts.read_frame(kept / "comparison.json", PAIR)),
+        lambda old_files: str(fronts.read_frame(old_files / "comparison.json", PAIR)),
         fronts.FORMAT,
     ),
 }
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    shutil.unpack_archive(KEPT, tmp_path)
+def old_files(tmp_path: Path) -> Path:
+    shutil.unpack_archive(OLD_RUN_ZIP, tmp_path)
     shutil.copytree(TABLE, tmp_path / "table")
     (tmp_path / "comparison.json").write_text(json.dumps(FRAME))
     return tmp_path
 
 
 @pytest.mark.parametrize("name", [name for name, (_, newest) in READERS.items() if newest == 1])
-def test_file_without_a_format_is_of_format_1(kept: Path, name: str) -> None:
+def test_file_without_format_has_format_1(old_files: Path, name: str) -> None:
     read, _ = READERS[name]
-    content = json.loads((kept / name).read_text())
-    (kept / name).write_text(json.dumps(content | {"format": 1}))
-    after: Any = read(kept)
+    content = json.loads((old_files / name).read_text())
+    (old_files / name).write_text(json.dumps(content | {"format": 1}))
+    with_format: Any = read(old_files)
     content.pop("format", None)
-    (kept / name).write_text(json.dumps(content))
-    before: Any = read(kept)
-    if isinstance(after, dict):
-        assert after.pop("format") == 1
-    assert after == before
+    (old_files / name).write_text(json.dumps(content))
+    without_format: Any = read(old_files)
+    if isinstance(with_format, dict):
+        assert with_format.pop("format") == 1
+    assert with_format == without_format
 
 
-def test_manifest_of_an_earlier_version_is_refused(kept: Path) -> None:
-    path = kept / "run" / "manifest.json"
+def test_manifest_without_format_is_refused(old_files: Path) -> None:
+    path = old_files / "run" / "manifest.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in content.items() if key != "format"}))
     with pytest.raises(RunError, match="format 1 is from an earlier version of hwnas"):
-        manifest.read_manifest(kept / "run")
+        manifest.read_manifest(old_files / "run")
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_newest_format_is_read_and_a_newer_one_is_refused(kept: Path, name: str) -> None:
+def test_newest_format_is_read_and_newer_refused(old_files: Path, name: str) -> None:
     read, newest = READERS[name]
-    content = json.loads((kept / name).read_text())
-    (kept / name).write_text(json.dumps(content | {"format": newest}))
-    read(kept)
-    (kept / name).write_text(json.dumps(content | {"format": newest + 1, "of": "that version"}))
-    with pytest.raises(HwnasError) as refused:
-        read(kept)
-    said = str(refused.value)
-    assert f"{newest + 1} is from a newer version of hwnas; this version reads format" in said
-    assert Path(name).name in said or "table" in said
-    assert "\n" not in said
+    content = json.loads((old_files / name).read_text())
+    (old_files / name).write_text(json.dumps(content | {"format": newest}))
+    read(old_files)
+    (old_files / name).write_text(
+        json.dumps(content | {"format": newest + 1, "of": "that version"})
+    )
+    with pytest.raises(HwnasError) as error:
+        read(old_files)
+    message = str(error.value)
+    assert f"{newest + 1} is from a newer version of hwnas; this version reads format" in message
+    assert Path(name).name in message or "table" in message
+    assert "\n" not in message
 
 
-def test_genotype_of_a_newer_file_is_refused(kept: Path, tiny: SearchSpace) -> None:
-    path = kept / "run" / "models" / f"{MEMBER}.json"
+def test_genotype_in_newer_format_is_refused(old_files: Path, tiny: SearchSpace) -> None:
+    path = old_files / "run" / "models" / f"{MEMBER}.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"format": verified_files.FORMAT + 1}))
     with pytest.raises(HwnasError, match=r"genotype=.*a newer version of hwnas"):
         profile_layers.find_genotype(tiny, str(path))
 
 
-def test_table_says_its_format(kept: Path) -> None:
-    table = latency_table.load_table(kept / "table")
+def test_saved_table_has_format(old_files: Path) -> None:
+    table = latency_table.load_table(old_files / "table")
     table.save()
-    said = json.loads((kept / "table" / "provenance.json").read_text())
-    assert said["format"] == latency_table.FORMAT
-    assert latency_table.load_table(kept / "table").provenance == table.provenance
+    provenance = json.loads((old_files / "table" / "provenance.json").read_text())
+    assert provenance["format"] == latency_table.FORMAT
+    assert latency_table.load_table(old_files / "table").provenance == table.provenance

@@ -1,4 +1,4 @@
-"""A disk that fills up during a search: one line, and nothing is lost."""
+"""A full disk during a search: one line of error, and the search can be resumed."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ SEARCH = (
 
 
 @contextmanager
-def _full(n_pages: int) -> Iterator[None]:
-    """Have databases in files take no more than so many pages of 4 KiB meanwhile."""
+def _limited_databases(n_pages: int) -> Iterator[None]:
+    """Limit database files to `n_pages` pages of 4 KiB."""
 
     def limit(connection: Any, record: object) -> None:
         connection.execute(f"PRAGMA max_page_count={n_pages}")
@@ -35,25 +35,25 @@ def _full(n_pages: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a search that nothing disturbed."""
-    found = tmp_path_factory.mktemp("disk")
-    with contextlib.chdir(found):
+    """Return a folder with an uninterrupted search."""
+    path = tmp_path_factory.mktemp("disk")
+    with contextlib.chdir(path):
         assert run([*SEARCH, "run.dir=whole"]) == 0
-    return found
+    return path
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_pages", [34, 40])
-def test_search_goes_on_after_a_full_disk(
+def test_search_resumes_after_full_disk(
     n_pages: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    cut = Path(f"cut-{n_pages}")
-    with _full(n_pages):
-        assert run([*SEARCH, f"run.dir={cut}"]) == 2
+    interrupted = Path(f"cut-{n_pages}")
+    with _limited_databases(n_pages):
+        assert run([*SEARCH, f"run.dir={interrupted}"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "disk" in error
     assert "Traceback" not in error
-    assert run(["search", f"run.resume={cut}"]) == 0
+    assert run(["search", f"run.resume={interrupted}"]) == 0
     for name in ("front.csv", "candidates.parquet"):
-        assert Path(cut, name).read_bytes() == Path("whole", name).read_bytes()
+        assert Path(interrupted, name).read_bytes() == Path("whole", name).read_bytes()

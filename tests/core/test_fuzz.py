@@ -1,4 +1,4 @@
-"""Any change of a file that is valid is read as valid, or refused by an error of ours."""
+"""A mutated file is read, or refused with a `HwnasError`."""
 
 import contextlib
 import copy
@@ -27,23 +27,23 @@ from hwnas.models.onnx import importer
 from hwnas.nas import benchmark_table
 from hwnas.nas.options import BenchmarkConfig
 from hwnas.nas.verified_files import read_front, read_model
-from tests.core.test_kept_run import KEPT
+from tests.core.test_old_run import OLD_RUN_ZIP
 
 ROOT = Path(__file__).parents[2]
-ODD = st.one_of(
+JSON_VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=9), st.just(10**18),
     st.just([]), st.just({}), st.just([[]]), st.just({"a": {}}), st.sampled_from([0, -1, 1e9, "1"]),
 )  # fmt: skip
-FEW = settings(
+FUZZ_SETTINGS = settings(
     derandomize=True, max_examples=40, deadline=5000, database=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kept")
-    shutil.unpack_archive(KEPT, folder)
+def old_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("old_files")
+    shutil.unpack_archive(OLD_RUN_ZIP, folder)
     return folder
 
 
@@ -52,107 +52,111 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a latency table with few rows."""
     folder = ROOT / "latency_tables" / "cpu" / "onnxruntime-float32-1t-b1"
     whole = latency_table.load_table(folder)
-    few = dict(list(whole.entries.items())[:4])
+    entries = dict(list(whole.entries.items())[:4])
     path = tmp_path_factory.mktemp("table")
-    LatencyTable(path, few, whole.networks[:4], whole.calibration, whole.provenance).save()
+    LatencyTable(path, entries, whole.networks[:4], whole.calibration, whole.provenance).save()
     return path
 
 
-def _places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths of all values."""
+def _value_paths(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of all values in JSON content."""
     items = content.items() if isinstance(content, dict) else enumerate(content)
     for key, value in items:
         yield (*path, key)
         if isinstance(value, dict | list):
-            yield from _places(value, (*path, key))
+            yield from _value_paths(value, (*path, key))
 
 
-def _changed(data: st.DataObject, content: Any) -> Any:
-    """Return JSON with one value replaced, taken out, or put beside."""
-    *path, key = data.draw(st.sampled_from(sorted(_places(content), key=str)))
-    found = copy.deepcopy(content)
-    inside = found
+def _mutate_json(data: st.DataObject, content: Any) -> Any:
+    """Return JSON content with one value replaced, removed or added."""
+    *path, key = data.draw(st.sampled_from(sorted(_value_paths(content), key=str)))
+    result = copy.deepcopy(content)
+    parent = result
     for step in path:
-        inside = inside[step]
-    how = data.draw(st.sampled_from(["put", "put", "drop", "more"]))
-    if how == "drop":
-        del inside[key]
-    elif how == "more" and isinstance(inside, dict):
-        inside[data.draw(st.text(max_size=5))] = data.draw(ODD)
+        parent = parent[step]
+    mutation = data.draw(st.sampled_from(["put", "put", "drop", "more"]))
+    if mutation == "drop":
+        del parent[key]
+    elif mutation == "more" and isinstance(parent, dict):
+        parent[data.draw(st.text(max_size=5))] = data.draw(JSON_VALUES)
     else:
-        inside[key] = data.draw(ODD)
-    return found
+        parent[key] = data.draw(JSON_VALUES)
+    return result
 
 
-def _cut(data: st.DataObject, text: str) -> str:
-    """Return a text of which a part is taken out, doubled or replaced."""
+def _mutate_text(data: st.DataObject, text: str) -> str:
+    """Return a text with a part removed, doubled or replaced."""
     i, n = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, 40))
     part = data.draw(st.sampled_from(["", text[i : i + n] * 2, "\x00", "9" * 30, "-1", ",", "{"]))
     return text[:i] + part + text[i + n :]
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "run/manifest.json": lambda kept: read_manifest(kept / "run"),
-    "run/front.json": lambda kept: read_front(kept / "run"),
-    "run/models/805385a6b93a.json": lambda kept: read_model(kept / "run", "805385a6b93a"),
-    "export/proof.json": lambda kept: proof_file.read_proof(kept / "export"),
+    "run/manifest.json": lambda old_files: read_manifest(old_files / "run"),
+    "run/front.json": lambda old_files: read_front(old_files / "run"),
+    "run/models/805385a6b93a.json": lambda old_files: read_model(old_files / "run", "805385a6b93a"),
+    "export/proof.json": lambda old_files: proof_file.read_proof(old_files / "export"),
 }
 
 
 @pytest.mark.parametrize("name", READERS)
-@FEW
+@FUZZ_SETTINGS
 @given(data=st.data())
-def test_records(kept: Path, name: str, data: st.DataObject) -> None:
-    path = kept / name
-    before = path.read_text()
+def test_records(old_files: Path, name: str, data: st.DataObject) -> None:
+    path = old_files / name
+    original = path.read_text()
     try:
-        content = _changed(data, json.loads(before))
-        path.write_text(data.draw(st.sampled_from([json.dumps(content), _cut(data, before)])))
+        content = _mutate_json(data, json.loads(original))
+        path.write_text(
+            data.draw(st.sampled_from([json.dumps(content), _mutate_text(data, original)]))
+        )
         with contextlib.suppress(HwnasError):
-            READERS[name](kept)
+            READERS[name](old_files)
     finally:
-        path.write_text(before)
+        path.write_text(original)
 
 
-@FEW
+@FUZZ_SETTINGS
 @given(data=st.data())
-def test_spaces(kept: Path, data: st.DataObject) -> None:
+def test_spaces(old_files: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["tiny", "resnet_small", "vit_small"]))
-    said = (ROOT / "search_spaces" / f"{name}.yaml").read_text()
-    changed = yaml.safe_dump(_changed(data, yaml.safe_load(said)))
-    path = kept / "space.yaml"
-    path.write_text(data.draw(st.sampled_from([changed, _cut(data, said)])), errors="replace")
+    original = (ROOT / "search_spaces" / f"{name}.yaml").read_text()
+    mutated = yaml.safe_dump(_mutate_json(data, yaml.safe_load(original)))
+    path = old_files / "space.yaml"
+    path.write_text(
+        data.draw(st.sampled_from([mutated, _mutate_text(data, original)])), errors="replace"
+    )
     with contextlib.suppress(HwnasError):
-        found = spaces.load_space(path)
-        family = families.get(found.family)
-        family.check(found)
-        family.resolution(found, found.largest())
-        found.sample(random.Random(0))
+        space = spaces.load_space(path)
+        family = families.get(space.family)
+        family.check(space)
+        family.resolution(space, space.largest())
+        space.sample(random.Random(0))
 
 
-@FEW
+@FUZZ_SETTINGS
 @given(data=st.data())
-def test_latency_tables(kept: Path, table: Path, data: st.DataObject) -> None:
-    shutil.copytree(table, kept / "table", dirs_exist_ok=True)
+def test_latency_tables(old_files: Path, table: Path, data: st.DataObject) -> None:
+    shutil.copytree(table, old_files / "table", dirs_exist_ok=True)
     name = data.draw(st.sampled_from(["operators.csv", "networks.csv", "calibration.json"]))
-    path = kept / "table" / name
-    said = _cut(data, path.read_text())
-    path.write_text(said)
-    provenance = json.loads((kept / "table" / "provenance.json").read_text())
-    provenance["digests"][name] = [latency_table.text_digest(said)]
+    path = old_files / "table" / name
+    mutated = _mutate_text(data, path.read_text())
+    path.write_text(mutated)
+    provenance = json.loads((old_files / "table" / "provenance.json").read_text())
+    provenance["digests"][name] = [latency_table.text_digest(mutated)]
     if data.draw(st.booleans()):
-        provenance = _changed(data, provenance)
-    (kept / "table" / "provenance.json").write_text(json.dumps(provenance))
+        provenance = _mutate_json(data, provenance)
+    (old_files / "table" / "provenance.json").write_text(json.dumps(provenance))
     with contextlib.suppress(HwnasError):
-        latency_table.load_table(kept / "table")
+        latency_table.load_table(old_files / "table")
 
 
-@FEW
+@FUZZ_SETTINGS
 @given(data=st.data())
-def test_csv(kept: Path, data: st.DataObject) -> None:
+def test_csv(old_files: Path, data: st.DataObject) -> None:
     rows = ["a,b,accuracy,latency_ms", "0,0,0.5,1", "0,1,0.6,2", "1,0,0.7,3", "1,1,0.8,4", ""]
-    path = kept / "table.csv"
-    path.write_text(_cut(data, "\n".join(rows)))
+    path = old_files / "table.csv"
+    path.write_text(_mutate_text(data, "\n".join(rows)))
     with contextlib.suppress(HwnasError):
         reading.read_foreign_csv(
             path, [Objective("accuracy", True), Objective("latency_ms", False)]
@@ -165,10 +169,10 @@ def test_csv(kept: Path, data: st.DataObject) -> None:
 SIZES = st.sampled_from([0, 1, 2, 3, -1, 7, 10**6, 10**9, 2**62])
 
 
-@FEW
+@FUZZ_SETTINGS
 @given(data=st.data())
 def test_onnx(data: st.DataObject) -> None:
-    def few(n: int) -> list[int]:
+    def draw_sizes(n: int) -> list[int]:
         return data.draw(st.lists(SIZES, min_size=1, max_size=n))
 
     attributes: dict[str, Any] = {
@@ -178,15 +182,19 @@ def test_onnx(data: st.DataObject) -> None:
         "group": 1,
     }
     for name in data.draw(st.sets(st.sampled_from(sorted(attributes)), max_size=2)):
-        attributes[name] = data.draw(SIZES) if name == "group" else few(4)
-    shape = data.draw(st.sampled_from([[1, 1, 8, 8], few(4), few(5)]))
+        attributes[name] = data.draw(SIZES) if name == "group" else draw_sizes(4)
+    shape = data.draw(st.sampled_from([[1, 1, 8, 8], draw_sizes(4), draw_sizes(5)]))
     conv = helper.make_node("Conv", ["x", "w"], ["c"], **attributes)
-    last = data.draw(st.sampled_from(["Relu", "Expand", "Reshape", "Tile", "Gather", "MaxPool"]))
+    second_op = data.draw(
+        st.sampled_from(["Relu", "Expand", "Reshape", "Tile", "Gather", "MaxPool"])
+    )
     sizes = helper.make_tensor("s", TensorProto.INT64, [2], [data.draw(SIZES) for _ in range(2)])
-    inputs = ["c"] if last in ("Relu", "MaxPool") else ["c", "s"]
-    more: dict[str, Any] = {"kernel_shape": few(2)} if last == "MaxPool" else {}
+    inputs = ["c"] if second_op in ("Relu", "MaxPool") else ["c", "s"]
+    second_attributes: dict[str, Any] = (
+        {"kernel_shape": draw_sizes(2)} if second_op == "MaxPool" else {}
+    )
     graph = helper.make_graph(
-        [conv, helper.make_node(last, inputs, ["y"], **more)], "g",
+        [conv, helper.make_node(second_op, inputs, ["y"], **second_attributes)], "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [helper.make_tensor("w", TensorProto.FLOAT, [4, 1, 3, 3], [0.1] * 36), sizes],

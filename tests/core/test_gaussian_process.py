@@ -23,7 +23,7 @@ def test_features_keep_order_and_equality() -> None:
     assert np.sum((rows[0, :3] - rows[1, :3]) ** 2) == pytest.approx(1.0)  # as far as 0 from 1
 
 
-def test_choice_that_is_not_active_is_none_of_its_options() -> None:
+def test_inactive_choice_differs_from_all_options() -> None:
     features = ChoiceFeatures({"n": (1, 2, 3), "c": ("x", "y")}, optional=("n", "c"))
     absent, *present = features([{}, *({"n": n, "c": c} for n in (1, 2, 3) for c in ("x", "y"))])
     assert all(np.abs(absent - row).max() > 0.5 for row in present)
@@ -36,12 +36,12 @@ def _smooth(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("n_summary", [0, 2, 4])
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_gradient_is_that_of_the_loss(
+def test_gradient_matches_numeric_gradient(
     seed: int, noisy: bool, n_summary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(seed)
     x = rng.uniform(size=(15, 4))
-    x[:, 3] = 0.5  # tells nothing
+    x[:, 3] = 0.5  # a constant feature
     x[14] = x[13]  # the same candidate again
     stds = rng.uniform(0, 0.5, 15) if noisy else None
     checked = []
@@ -60,41 +60,41 @@ def test_gradient_is_that_of_the_loss(
     assert len(fitted.lengths) == 4
 
 
-def test_what_does_not_matter_gets_a_long_length_scale() -> None:
+def test_irrelevant_feature_has_long_length_scale() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(60, 5))
     lengths = fit_hyperparameters(x, _smooth(x)).lengths
     assert lengths[0] < lengths[1] < lengths[2:].min()
 
 
-def test_what_sums_up_candidates_is_learned_from_few() -> None:
-    """How often an option occurs matters most, and where it occurs a little."""
+def test_summary_features_improve_fit_to_few_candidates() -> None:
+    """The count of an option has a large effect, its position a small one."""
     choices = {f"edge_{i}": ("x", "y", "z") for i in range(6)}
     features = ChoiceFeatures(choices)
-    missed, inside = [], []
+    errors, coverage = [], []
     for seed in range(8):
         rng = np.random.default_rng(seed)
         options = rng.integers(0, 3, (230, 6))
-        where = rng.normal(0, 0.1, (6, 3))
+        position_effects = rng.normal(0, 0.1, (6, 3))
         count = (options == 0).sum(axis=1)
-        y = np.sqrt(count) + where[np.arange(6), options].sum(axis=1)
+        y = np.sqrt(count) + position_effects[np.arange(6), options].sum(axis=1)
         x = features(
             [dict(zip(choices, np.array(["x", "y", "z"])[o], strict=True)) for o in options]
         )
-        told = [
+        models = [
             Surrogate(x[:30], y[:30], fit_hyperparameters(x[:30], y[:30], None, n)) for n in (0, 3)
         ]
-        (alike, _), (summed, std) = [model.predict(x[30:]) for model in told]
-        missed.append([np.std(y[30:] - alike), np.std(y[30:] - summed)])
-        inside.append(np.mean(np.abs(y[30:] - summed) < 1.96 * std))
+        (plain_mean, _), (mean, std) = [model.predict(x[30:]) for model in models]
+        errors.append([np.std(y[30:] - plain_mean), np.std(y[30:] - mean)])
+        coverage.append(np.mean(np.abs(y[30:] - mean) < 1.96 * std))
     assert features.n_shares == 3
-    without, with_summary = np.mean(missed, axis=0)
+    without, with_summary = np.mean(errors, axis=0)
     assert with_summary < 0.8 * without
-    assert np.mean(inside) > 0.85
+    assert np.mean(coverage) > 0.85
 
 
 @pytest.mark.parametrize("constant", [slice(0, 3), slice(3, 5)])
-def test_summary_that_tells_nothing_or_all_is_no_summary(constant: slice) -> None:
+def test_uninformative_summary_is_not_used(constant: slice) -> None:
     rng = np.random.default_rng(4)
     x = rng.uniform(size=(30, 5))
     x[:, constant] = 0.5
@@ -106,19 +106,19 @@ def test_summary_that_tells_nothing_or_all_is_no_summary(constant: slice) -> Non
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_prediction_is_calibrated(noise: float) -> None:
-    inside, ratios = [], []
+    coverage, ratios = [], []
     for seed in range(8):
         rng = np.random.default_rng(seed)
         x, new = rng.uniform(size=(40, 3)), rng.uniform(size=(200, 3))
         y = _smooth(x) + rng.normal(0, noise, 40)
         mean, std = Surrogate(x, y, fit_hyperparameters(x, y)).predict(new)
-        inside.append(np.mean(np.abs(_smooth(new) - mean) < 1.96 * std))
+        coverage.append(np.mean(np.abs(_smooth(new) - mean) < 1.96 * std))
         ratios.append(np.std(_smooth(new) - mean) / np.std(_smooth(new)))
-    assert np.mean(inside) > 0.85
+    assert np.mean(coverage) > 0.85
     assert np.mean(ratios) < (0.1 if noise == 0 else 0.25)
 
 
-def test_observations_are_met_where_there_is_no_noise() -> None:
+def test_noiseless_observations_are_interpolated() -> None:
     rng = np.random.default_rng(1)
     x = rng.uniform(size=(30, 2))
     y = _smooth(x)
@@ -127,29 +127,29 @@ def test_observations_are_met_where_there_is_no_noise() -> None:
     assert std.max() < 0.1
 
 
-def test_equal_values_are_no_problem() -> None:
+def test_equal_values_are_fitted() -> None:
     x = np.eye(5)
     mean, std = Surrogate(x, np.ones(5), fit_hyperparameters(x, np.ones(5))).predict(x)
     assert mean == pytest.approx(1.0)
     assert np.isfinite(std).all()
 
 
-def test_rough_observations_count_less_than_precise_ones() -> None:
-    better = []
+def test_imprecise_observations_have_less_weight() -> None:
+    errors = []
     for seed in range(6):
         rng = np.random.default_rng(seed)
         x, new = rng.uniform(size=(60, 2)), rng.uniform(size=(200, 2))
         stds = np.where(np.arange(60) % 2, 0.01, 1.0)
         y = _smooth(x) + rng.normal(0, stds)
-        told, all_alike = fit_hyperparameters(x, y, stds), fit_hyperparameters(x, y)
-        with_stds = Surrogate(x, y, told, stds).predict(new)[0]
-        without = Surrogate(x, y, all_alike).predict(new)[0]
-        better.append([np.std(_smooth(new) - with_stds), np.std(_smooth(new) - without)])
-    knowing, not_knowing = np.mean(better, axis=0)
-    assert knowing < 0.5 * not_knowing
+        fit_with_stds, fit_without = fit_hyperparameters(x, y, stds), fit_hyperparameters(x, y)
+        with_stds = Surrogate(x, y, fit_with_stds, stds).predict(new)[0]
+        without = Surrogate(x, y, fit_without).predict(new)[0]
+        errors.append([np.std(_smooth(new) - with_stds), np.std(_smooth(new) - without)])
+    error_with_stds, error_without = np.mean(errors, axis=0)
+    assert error_with_stds < 0.5 * error_without
 
 
-def test_observed_values_are_between_observation_and_expectation() -> None:
+def test_observed_shrinks_noisy_values_to_the_mean() -> None:
     rng = np.random.default_rng(2)
     x = rng.uniform(size=(50, 2))
     stds = np.where(np.arange(50) < 5, 0.0, 0.3)
@@ -165,11 +165,11 @@ def test_observed_values_are_between_observation_and_expectation() -> None:
     assert draws.std(axis=0) == pytest.approx(std, abs=0.01)
 
 
-def test_readings_of_the_same_candidate_are_taken_together() -> None:
-    """Its own part, that no feature explains, is read twice."""
+def test_repeated_observations_are_pooled() -> None:
+    """Each candidate has a random effect that no feature explains, observed twice."""
     x = np.repeat(np.random.default_rng(3).uniform(size=(20, 2)), 2, axis=0)
-    own = np.repeat(np.random.default_rng(4).normal(0, 1, 20), 2)
-    y = own + np.random.default_rng(5).normal(0, 0.2, 40)
+    effect = np.repeat(np.random.default_rng(4).normal(0, 1, 20), 2)
+    y = effect + np.random.default_rng(5).normal(0, 0.2, 40)
     stds = np.full(40, 0.2)
     mean, std = Surrogate(x, y, fit_hyperparameters(x, y, stds), stds).observed()
     assert mean[::2] == pytest.approx(mean[1::2], abs=1e-5)

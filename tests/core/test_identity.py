@@ -19,7 +19,7 @@ class _Options:
     listed: list[int] = field(default_factory=list, metadata=ADDED_AFTER_RELEASE)
 
 
-def test_later_options_enter_only_with_other_values_than_the_default() -> None:
+def test_later_options_enter_only_if_not_default() -> None:
     options = _Options()
     assert fingerprint_options(options) == {"first": 1}
     assert fingerprint_options(replace(options, added="new")) == {"first": 1, "added": "new"}
@@ -28,26 +28,26 @@ def test_later_options_enter_only_with_other_values_than_the_default() -> None:
 
 def test_fingerprints_of_defaults_are_unchanged() -> None:
     """Runs with other digests are not resumed: mark a new option ``ADDED_AFTER_RELEASE``."""
-    found = {
+    digests = {
         type(options).__name__: digest(fingerprint_options(options))
         for options in (
             ScoringConfig(), TrainedConfig(), FinishConfig(),
-            # once the defaults, and taken from runs that had them
+            # the defaults of earlier runs
             TrainingConfig(dtype="float32", batch_size=128),
         )
     }  # fmt: skip
-    found["SamplerConfig"] = digest(SamplerConfig().fingerprint_options())
-    assert found == KNOWN
+    digests["SamplerConfig"] = digest(SamplerConfig().fingerprint_options())
+    assert digests == EXPECTED_DIGESTS
 
 
-def test_default_batch_size_enters_fingerprints_as_its_value() -> None:
+def test_default_batch_size_enters_fingerprint_as_number() -> None:
     recipe = TrainingRecipe("sgd", lr=0.3, weight_decay=5e-5)
     assert TrainingConfig().decisive(recipe) == TrainingConfig(batch_size=128).decisive(recipe)
     assert TrainingConfig().decisive(recipe)["batch_size"] == 128
     assert TrainingConfig().for_images(127).decisive(recipe)["batch_size"] != 128
 
 
-KNOWN = {
+EXPECTED_DIGESTS = {
     "SamplerConfig": "a1fa3ece7b755f24",
     "ScoringConfig": "fb759909fe186eab",
     "TrainedConfig": "2692ba510ee899e8",
@@ -56,7 +56,7 @@ KNOWN = {
 }
 
 
-def test_targets_say_nothing_of_later_backends_that_they_do_not_use() -> None:
+def test_target_facts_omit_unused_later_backends() -> None:
     later = [d.name for d in backends.known() if d.added_after_release]
     assert later
     assert facts(target("npu")).keys().isdisjoint(later)

@@ -43,57 +43,57 @@ def cpuinfo(tmp_path: Path) -> Path:
     return tmp_path / "cpuinfo"
 
 
-def _described(cpuinfo: Path, text: str) -> dict[str, object]:
+def _describe(cpuinfo: Path, text: str) -> dict[str, object]:
     cpuinfo.write_text(text)
     return machine.describe(cpuinfo, cpuinfo.with_name("governor"))
 
 
-def test_x86_is_its_first_core(cpuinfo: Path) -> None:
-    found = _described(cpuinfo, X86)
-    assert found["cpu"] == (
+def test_x86_is_described_by_first_core(cpuinfo: Path) -> None:
+    result = _describe(cpuinfo, X86)
+    assert result["cpu"] == (
         "model name=Intel(R) Xeon(R) Processor @ 2.10GHz vendor_id=GenuineIntel cpu family=6 "
         "model=143 stepping=8"
     )
-    assert found["flags"] == ["amx_int8", "avx2", "avx512f", "fpu", "sse4_2"]
+    assert result["flags"] == ["amx_int8", "avx2", "avx512f", "fpu", "sse4_2"]
 
 
-def test_arm_has_a_part_and_features(cpuinfo: Path) -> None:
-    found = _described(cpuinfo, ARM)
-    assert "CPU part=0xd08" in str(found["cpu"])
-    assert found["flags"] == ["asimd", "cpuid", "crc32", "evtstrm", "fp"]
+def test_arm_has_part_and_features(cpuinfo: Path) -> None:
+    result = _describe(cpuinfo, ARM)
+    assert "CPU part=0xd08" in str(result["cpu"])
+    assert result["flags"] == ["asimd", "cpuid", "crc32", "evtstrm", "fp"]
 
 
-def test_digest_is_of_the_set_of_flags(cpuinfo: Path) -> None:
-    first = _described(cpuinfo, X86)["flags_digest"]
+def test_digest_ignores_order_of_flags(cpuinfo: Path) -> None:
+    first = _describe(cpuinfo, X86)["flags_digest"]
     reordered = X86.replace("fpu sse4_2 avx2", "avx2 fpu sse4_2")
-    assert _described(cpuinfo, reordered)["flags_digest"] == first
-    assert _described(cpuinfo, X86.replace(" amx_int8", ""))["flags_digest"] != first
+    assert _describe(cpuinfo, reordered)["flags_digest"] == first
+    assert _describe(cpuinfo, X86.replace(" amx_int8", ""))["flags_digest"] != first
 
 
-def test_clock_of_the_step_context_is_no_fact_of_the_cpu(cpuinfo: Path) -> None:
-    assert _described(cpuinfo, X86) == _described(cpuinfo, X86.replace("2100.000", "3500.123"))
+def test_clock_frequency_is_not_part_of_description(cpuinfo: Path) -> None:
+    assert _describe(cpuinfo, X86) == _describe(cpuinfo, X86.replace("2100.000", "3500.123"))
 
 
-def test_what_cannot_be_read_is_unknown(cpuinfo: Path) -> None:
-    found = machine.describe(cpuinfo, cpuinfo.with_name("governor"))
-    assert found["cpu"] == found["governor"] == "unknown"
-    assert found["flags"] == []
-    assert _described(cpuinfo, "no: CPU\n\n\xff")["cpu"] == "unknown"
+def test_unreadable_facts_are_unknown(cpuinfo: Path) -> None:
+    result = machine.describe(cpuinfo, cpuinfo.with_name("governor"))
+    assert result["cpu"] == result["governor"] == "unknown"
+    assert result["flags"] == []
+    assert _describe(cpuinfo, "no: CPU\n\n\xff")["cpu"] == "unknown"
 
 
 def test_governor_is_read(cpuinfo: Path) -> None:
     cpuinfo.with_name("governor").write_text("performance\n")
-    assert _described(cpuinfo, X86)["governor"] == "performance"
+    assert _describe(cpuinfo, X86)["governor"] == "performance"
 
 
 def test_this_machine_has_a_cpu() -> None:
-    found = machine.describe()
-    assert found["cpu"] != "unknown"
-    assert found["flags"]
-    assert found["cores"] >= 1
+    result = machine.describe()
+    assert result["cpu"] != "unknown"
+    assert result["flags"]
+    assert result["cores"] >= 1
 
 
-def _files(folder: Path, texts: dict[str, str]) -> Path:
+def _write_files(folder: Path, texts: dict[str, str]) -> Path:
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -110,14 +110,14 @@ def _files(folder: Path, texts: dict[str, str]) -> Path:
         ("4:memory:/a\n", {"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 8 << 20),
     ],
 )
-def test_memory_is_what_the_control_group_allows(
+def test_memory_is_limited_by_control_group(
     tmp_path: Path, membership: str, limits: dict[str, str], expected: int
 ) -> None:
     texts = {"meminfo": "MemTotal:        8192 kB\nMemFree: 1 kB\n", "membership": membership}
-    _files(tmp_path, texts)
-    groups = _files(tmp_path / "groups", limits)
-    found = machine.memory_bytes(tmp_path / "meminfo", tmp_path / "membership", groups)
-    assert found == expected
+    _write_files(tmp_path, texts)
+    groups = _write_files(tmp_path / "groups", limits)
+    result = machine.memory_bytes(tmp_path / "meminfo", tmp_path / "membership", groups)
+    assert result == expected
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,13 @@ def test_memory_is_what_the_control_group_allows(
         ),
     ],
 )
-def test_cores_are_what_affinity_and_control_group_allow(
+def test_cores_are_limited_by_affinity_and_control_group(
     tmp_path: Path, membership: str, limits: dict[str, str], expected: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(9)))
-    _files(tmp_path, {"membership": membership})
-    groups = _files(tmp_path / "groups", limits)
+    _write_files(tmp_path, {"membership": membership})
+    groups = _write_files(tmp_path / "groups", limits)
     assert machine.available_cores(tmp_path / "membership", groups) == expected
 
 

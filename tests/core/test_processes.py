@@ -1,4 +1,4 @@
-"""Processes that are started do not run the program that starts them again."""
+"""Child processes do not run the main script again."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ assert __name__ == "__main__" and __import__("__main__").add is add
 """
 
 
-def test_scripts_without_a_guard_run_once(tmp_path: Path) -> None:
+def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
     printed = subprocess.check_output([sys.executable, "-u", script], text=True)
@@ -46,14 +46,14 @@ for n in (1, 2):
 
 
 def print_state(n: int) -> None:
-    """Print what a worker process has: modules, threads of torch, and whether SIGINT is blocked."""
+    """Print whether hwnas is imported, the threads of torch, and whether SIGINT is blocked."""
     imported = "hwnas.nas.engine" in sys.modules
     processes.tune_worker(n)
     blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     print(imported, torch.get_num_threads(), blocked)
 
 
-def test_workers_begin_with_imported_modules_and_their_share_of_the_cores() -> None:
+def test_workers_start_with_imports_and_share_of_cores() -> None:
     root = Path(__file__).parents[2]
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     printed = subprocess.check_output(

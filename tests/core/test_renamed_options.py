@@ -16,7 +16,7 @@ PAIRS = [(schema, old, new) for schema, names in RENAMED.items() for old, new in
 
 
 @pytest.mark.parametrize(("schema", "old", "new"), PAIRS)
-def test_old_name_is_refused_with_the_new_one(
+def test_error_for_old_name_gives_new_name(
     capsys: pytest.CaptureFixture[str], schema: str, old: str, new: str
 ) -> None:
     names = [name for name, _ in option_defaults(SCHEMAS[schema])]
@@ -30,7 +30,7 @@ def test_old_name_is_refused_with_the_new_one(
 @pytest.mark.parametrize(
     ("schema", "option"), [("search", "sampler.features"), ("compare", "recost")]
 )
-def test_deleted_option_is_answered_with_its_replacement(
+def test_error_for_deleted_option_gives_replacement(
     capsys: pytest.CaptureFixture[str], schema: str, option: str
 ) -> None:
     instead = DELETED[schema][option]
@@ -39,9 +39,9 @@ def test_deleted_option_is_answered_with_its_replacement(
 
 
 def test_old_manifest_is_read_with_new_names(tmp_path: Path) -> None:
-    searched = {"n_trials": 4, "seed": 0, "budget": {}, "sampler": {"name": "random"}}
+    common = {"n_trials": 4, "seed": 0, "budget": {}, "sampler": {"name": "random"}}
     finish = {"probability": 0.2, "n_least": 3, "n_most": None, "minutes": None}
-    config = {**searched, "target": {"name": "npu"}, "dataset": {"name": "digits"}, "cost": "vela",
+    config = {**common, "target": {"name": "npu"}, "dataset": {"name": "digits"}, "cost": "vela",
               "search_space": "tiny", "finish": finish, "train": {"unaugmented": 0.5},
               "table": {"accept_foreign": True, "dir": "t"}}  # fmt: skip
     arguments = ["+target=[npu,cpu]", "finish.n_least=3", "cpu.table.accept_foreign=true"]
@@ -49,30 +49,33 @@ def test_old_manifest_is_read_with_new_names(tmp_path: Path) -> None:
     content = {"format": 2, "verb": "search", "arguments": arguments, "config": config,
                "targets": targets, "objectives": ["accuracy", "npu.latency_ms"]}  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(content))
-    found = read_manifest(tmp_path)
-    assert found["arguments"] == [
+    manifest = read_manifest(tmp_path)
+    assert manifest["arguments"] == [
         "+target=[npu,cpu]", "finish.min_candidates=3", "cpu.table.allow_other_machine=true",
     ]  # fmt: skip
-    for each in (found["config"], found["targets"]["cpu"]["config"]):
-        assert each["finish"] == {
+    for options in (manifest["config"], manifest["targets"]["cpu"]["config"]):
+        assert options["finish"] == {
             "probability": 0.2, "min_candidates": 3, "max_candidates": None, "minutes": None,
         }  # fmt: skip
-        assert each["train"] == {"plain_fraction": 0.5}
-        assert each["table"] == {"allow_other_machine": True, "dir": "t"}  # type: ignore[typeddict-item]
+        assert options["train"] == {"plain_fraction": 0.5}
+        assert options["table"] == {"allow_other_machine": True, "dir": "t"}  # type: ignore[typeddict-item]
 
 
-def test_old_manifest_of_a_benchmark_table_is_read(tmp_path: Path) -> None:
+def test_old_manifest_of_benchmark_table_is_read(tmp_path: Path) -> None:
     table = {"path": "t.csv", "accuracy": "acc", "costs": {"latency_ms": "ms"}}
     config = {"n_trials": 4, "seed": 0, "budget": {}, "sampler": {"name": "random"},
               "accuracy": "table", "table": table}  # fmt: skip
     arguments = ["accuracy=table", "++table.costs={latency_ms: ms}", "table.path=t.csv"]
     content = {"format": 2, "verb": "search", "arguments": arguments, "config": config}
     (tmp_path / "manifest.json").write_text(json.dumps(content))
-    found = read_manifest(tmp_path)
-    assert found["config"]["benchmark"] == table
-    assert found["arguments"][1:] == ["++benchmark.costs={latency_ms: ms}", "benchmark.path=t.csv"]
+    manifest = read_manifest(tmp_path)
+    assert manifest["config"]["benchmark"] == table
+    assert manifest["arguments"][1:] == [
+        "++benchmark.costs={latency_ms: ms}",
+        "benchmark.path=t.csv",
+    ]
 
 
-def test_digests_keep_the_old_names() -> None:
+def test_fingerprints_keep_old_names() -> None:
     assert "n_least" in fingerprint_options(FinishConfig())
     assert "unaugmented" in fingerprint_options(TrainingConfig())

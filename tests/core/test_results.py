@@ -23,13 +23,13 @@ def _candidate(tiny: SearchSpace) -> Candidate:
     return Candidate(3, tiny.sample(random.Random(0)), figures, {"cycles": 7.0}, "")
 
 
-def test_candidate_survives_json(tiny: SearchSpace) -> None:
+def test_candidate_round_trips_through_json(tiny: SearchSpace) -> None:
     candidate = _candidate(tiny)
     raw = json.loads(json.dumps(candidate.to_json()))
     assert Candidate.from_json(3, candidate.genotype, raw) == candidate
 
 
-def test_parquet_has_a_column_a_choice_and_keeps_types(tiny: SearchSpace, tmp_path: Path) -> None:
+def test_parquet_has_typed_column_per_choice(tiny: SearchSpace, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     smallest = Candidate(0, tiny.smallest(), {}, {}, "too big")
     rows = [c.row(tiny, "accuracy") for c in (smallest, _candidate(tiny))]
@@ -49,28 +49,28 @@ def test_parquet_has_a_column_a_choice_and_keeps_types(tiny: SearchSpace, tmp_pa
     )
 
 
-def test_csv_reads_back(tmp_path: Path) -> None:
+def test_csv_round_trips(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     path = folder.write_csv("front.csv", [{"id": "a,b", "x": 0.1}, {"id": 'q"', "x": None}])
     with path.open(newline="") as file:
         assert list(csv.DictReader(file)) == [{"id": "a,b", "x": "0.1"}, {"id": 'q"', "x": ""}]
 
 
-def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path)
     path = folder.write_json("a.json", 1)
 
-    def full(self: Path, content: bytes) -> int:
+    def raise_disk_full(self: Path, content: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", raise_disk_full)
     with pytest.raises(OSError, match="No space left"):
         folder.write_json("a.json", 2)
     assert json.loads(path.read_text()) == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+def test_second_process_in_same_folder_is_refused(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path / "r"), RunFolder(tmp_path / "r")
     first.create()
     with pytest.raises(RunError, match="Another process is working in"):
@@ -80,7 +80,7 @@ def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     second.close()
 
 
-def test_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+def test_folder_with_run_is_not_overwritten(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.create()
     folder.write_json("manifest.json", {"format": 2, "verb": "train", "arguments": []})
@@ -89,7 +89,7 @@ def test_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
         RunFolder(tmp_path).create("dir")
 
 
-def test_folder_with_a_result_that_cannot_be_resumed_is_not_overwritten(tmp_path: Path) -> None:
+def test_folder_with_other_result_is_not_overwritten(tmp_path: Path) -> None:
     RunFolder(tmp_path).write_json("manifest.json", {"format": 2, "verb": "plan", "arguments": []})
     with pytest.raises(RunError, match=r"a result of hwnas plan\. Choose another run\.dir\.$"):
         RunFolder(tmp_path).create()
@@ -105,7 +105,9 @@ def test_folder_with_a_result_that_cannot_be_resumed_is_not_overwritten(tmp_path
         ("manifest.json", "manifest.json is a file. Give its folder: run="),
     ],
 )
-def test_what_is_not_a_run_is_told_apart(tmp_path: Path, name: str, message: str) -> None:
+def test_error_for_path_without_run_names_the_reason(
+    tmp_path: Path, name: str, message: str
+) -> None:
     if "." in name:
         (tmp_path / name).touch()
     with pytest.raises(RunError, match=re.escape(message)):
@@ -121,7 +123,7 @@ def test_damaged_manifest_is_refused(tmp_path: Path, content: str) -> None:
         read_manifest(tmp_path)
 
 
-def test_folder_with_a_damaged_manifest_is_not_kept_locked(tmp_path: Path) -> None:
+def test_folder_with_damaged_manifest_is_unlocked(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
     for _ in range(2):
         with pytest.raises(RunError, match="cannot be read"):
@@ -137,7 +139,7 @@ def test_default_path_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert default_path("search") != first
 
 
-def test_texts_in_csv_files_are_no_formulas(tmp_path: Path) -> None:
+def test_formulas_in_csv_are_escaped(tmp_path: Path) -> None:
     texts = ["=HYPERLINK(1)", "@a", "+cmd", "-cmd", "-1+1", "a=1", "-", "-1.5", "+3 %", "", "'=1"]
     rows = [{"name": text, "n": -1} for text in texts]
     RunFolder(tmp_path).write_csv("a.csv", rows)

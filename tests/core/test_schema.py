@@ -30,12 +30,12 @@ class _Record(TypedDict):
     more: NotRequired[Any]
 
 
-def test_value_of_its_type_is_read() -> None:
+def test_valid_value_is_converted() -> None:
     raw = {"n": 3, "kind": "a", "inner": {"share": 1, "else": []}, "boxes": [{"sides": [1, 2]}]}
-    found = validate(_Record, raw)
-    assert found["boxes"] == [_Box((1, 2))]
-    assert isinstance(found["inner"]["share"], float)
-    assert found["inner"]["else"] == []
+    record = validate(_Record, raw)
+    assert record["boxes"] == [_Box((1, 2))]
+    assert isinstance(record["inner"]["share"], float)
+    assert record["inner"]["else"] == []
     for either in ("x", {"y": 1}, None):
         assert validate(_Record, {"n": 1, "either": either})["either"] == either
 
@@ -60,27 +60,27 @@ def test_value_of_its_type_is_read() -> None:
         ({"n": 1, "more": {"x": [float("inf")]}}, "'more.x.0' is inf; allowed: a finite number"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_path(raw: Any, words: str) -> None:
+def test_error_gives_path_and_allowed_values(raw: Any, words: str) -> None:
     with pytest.raises(SchemaError, match=re.escape(words)):
         validate(_Record, raw)
 
 
-def test_long_values_are_cut_off() -> None:
-    with pytest.raises(SchemaError) as caught:
+def test_long_value_is_truncated_in_message() -> None:
+    with pytest.raises(SchemaError) as error:
         validate(int, "x" * 1000)
-    assert len(str(caught.value)) < 200
+    assert len(str(error.value)) < 200
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     ['{"a": 1, "a": 1}', "[NaN]", "[-Infinity]", "[" * 100_000, "{", "1" * 5000, '"\ud800', ""],
 )
-def test_damaged_json_is_refused(said: str) -> None:
+def test_damaged_json_is_refused(text: str) -> None:
     with pytest.raises(CorruptFileError):
-        parse_json(said)
+        parse_json(text)
 
 
-def test_bombs_of_json_are_refused_by_their_depth() -> None:
+def test_deeply_nested_json_is_refused() -> None:
     deep = "[" * 100 + "]" * 100
     with pytest.raises(SchemaError, match="nested more than 32 levels deep"):
         validate(Any, parse_json(deep))
@@ -93,21 +93,21 @@ _BOMB = "\n".join(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "a: 1\na: 2", "{x: {a: 1, a: 1}}", "!!python/object/apply:os.system ['id']", "a: !x 1",
         _BOMB, "&a [*a]", "a: [", "[" * 5000, "a: 2001-99-99", "? [a]\n: 1", "a: \x00",
     ],
 )  # fmt: skip
-def test_damaged_yaml_is_refused(said: str) -> None:
+def test_damaged_yaml_is_refused(text: str) -> None:
     with pytest.raises(CorruptFileError):
-        parse_yaml(said)
+        parse_yaml(text)
 
 
-def test_yaml_says_what_its_text_does_and_aliases_do_not_multiply_it(
+def test_yaml_limits_values_after_alias_expansion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Plans of a week say more than 100,000 values, which were refused."""
+    """A text without aliases is not limited: plans of a week have over 100,000 values."""
     monkeypatch.setattr(safe_read, "_MAX_NODES", 100)
     assert parse_yaml("[" + "x," * 500 + "]") == ["x"] * 500
     assert parse_yaml("{" + ",".join(map(str, range(300))) + "}") == dict.fromkeys(range(300))

@@ -1,4 +1,4 @@
-"""Runs that verbs which go on from a finished search cannot use."""
+"""Runs that the verbs for finished searches refuse."""
 
 import json
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def edit(run: Path, key: str, value: object) -> None:
-    """Change what the manifest of a run says."""
+    """Change a value in the manifest of a run."""
     path = run / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
 
-def _without(run: Path, status: str) -> None:
-    """Make a run one without a front, which its manifest does not list."""
+def _remove_front(run: Path, status: str) -> None:
+    """Remove the front of a run, also from the list of files in its manifest."""
     (run / "front.json").unlink()
     files = json.loads((run / "manifest.json").read_text()).get("files", {})
     edit(run, "files", {name: digest for name, digest in files.items() if name != "front.json"})
@@ -21,8 +21,11 @@ def _without(run: Path, status: str) -> None:
 
 #: What is done to a finished search, and what is said of it then.
 CHANGES: list[tuple[Callable[[Path], object], str]] = [
-    (lambda run: _without(run, "finished"), "has no front yet. Finish it with"),
-    (lambda run: _without(run, "nothing fits the budget"), "ended without a front: nothing fits"),
+    (lambda run: _remove_front(run, "finished"), "has no front yet. Finish it with"),
+    (
+        lambda run: _remove_front(run, "nothing fits the budget"),
+        "ended without a front: nothing fits",
+    ),
     (lambda run: (run / "manifest.json").unlink(), "it has no manifest.json"),
     (lambda run: edit(run, "verb", "train"), "is not the folder of a search that trained networks"),
 ]
