@@ -72,7 +72,12 @@ def test_option_that_is_not_offered_is_refused(tiny: SearchSpace) -> None:
             "is true; allowed: a number or text",
         ),
         (("choices", "resolution"), 8, "'choices.resolution' is 8; allowed: a list"),
-        (("choices", "stages.0.depth"), [1], "has a block 1; allowed: 0 to 0"),
+        (
+            ("choices", "stages.0.depth"),
+            [1],
+            r": stages.0.blocks.1.\* \(stages.0.depth is at most 1\). Remove these entries",
+        ),
+        (("choices", "stages.0.depth"), [[1], [1, 2]], r"search_space=\[one.yaml,two.yaml\]"),
         (("choices", "stages.1.blocks.0.kernel"), [3], "has blocks but no 'stages.1.depth'"),
         (("fixed", "resolution"), 8, "both a choice and fixed"),
         (
@@ -116,6 +121,8 @@ def test_file_that_is_no_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_unknown_space_names_the_nearest() -> None:
     with pytest.raises(SpaceError, match="Did you mean 'mbconv_small'"):
         spaces.find("mbconv_smal")
+    with pytest.raises(SpaceError, match=r"a list: 'search_space=\[a.yaml,b.yaml\]'"):
+        spaces.find("a.yaml,b.yaml")
 
 
 def test_digest_follows_the_meaning_and_not_the_comments(tiny: SearchSpace, tmp_path: Path) -> None:

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.spaces import Option, SearchSpace, closest
+from hwnas.models.spaces.files import ONE_STAGE_EACH
+
+_LISTED = 8  # missing names in a message
 
 
 def n_stages(space: SearchSpace) -> int:
     """Return the number of stages of a space."""
-    return len({name.split(".")[1] for name in space.names if name.startswith("stages.")})
+    prefixes = (name.split(".")[1] for name in space.names if name.startswith("stages."))
+    return len({prefix for prefix in prefixes if prefix.isdecimal()})
 
 
 def closest_value(values: Mapping[str, Option], place: str, key: str) -> Option:
@@ -69,16 +73,38 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
         elif key not in names.optional and name not in names.optional:
             missing.add(name)
     for name in sorted(given - known):
-        raise SpaceError(f"{_where(space)}: {unknown_name('name', name, known)}")
+        raise SpaceError(f"{_where(space)}: {_unknown(name, known)}")
     _check_conditions(space, names, required)
-    for name in sorted(missing):
-        also = f" ('{key}' for all)" if (key := name.rpartition(".")[2]) in names.block else ""
-        raise SpaceError(f"{_where(space)}: '{name}' is missing; add it to choices or fixed{also}.")
+    if missing:
+        ordered = sorted(missing)
+        listed = ", ".join(map(repr, ordered[:_LISTED]))
+        if n_more := len(ordered[_LISTED:]):
+            listed += f" and {n_more} more"
+        of_all = sorted({name.rpartition(".")[2] for name in ordered} & {*names.block})
+        also = f" ({' and '.join(map(repr, of_all))} for all blocks)" if of_all else ""
+        verb, them = ("are", "them") if len(missing) > 1 else ("is", "it")
+        raise SpaceError(
+            f"{_where(space)}: {listed} {verb} missing; add {them} to choices or fixed{also}."
+        )
     for name in sorted(given - read):
         raise SpaceError(
             f"{_where(space)}: '{name}' has no effect: each block or stage defines its own "
             f"'{name.rpartition('.')[2]}'. Remove '{name}'."
         )
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    """Return the message on an unknown name: about the numbers of stages, or with similar names."""
+    if name.startswith("stages.") and name.split(".")[1].isdecimal():
+        stages = {n.split(".")[1] for n in known if n.startswith("stages.")}
+        if name.split(".")[1] not in stages:
+            return (
+                f"'{name}' has a wrong number: stages are numbered from 0 without gaps. This space "
+                f"has {len(stages)}; allowed: {', '.join(sorted(stages, key=int))}."
+            )
+    elif "stage" in name or "depth" in name:
+        return f"Unknown name '{name}'. {ONE_STAGE_EACH}"
+    return unknown_name("name", name, known)
 
 
 def _check_conditions(space: SearchSpace, names: ReadNames, required: set[str]) -> None:
@@ -179,8 +205,9 @@ def whole_numbers(space: SearchSpace, name: str, minimum: int = 1) -> tuple[int,
     options = space.options(name)
     if not all(isinstance(option, int) and option >= minimum for option in options):
         allowed = f"above {minimum - 1}" if minimum else "from 0 on"
+        stages = f" {ONE_STAGE_EACH}" if 0 in options and name.endswith(".depth") else ""
         raise SpaceError(
-            f"{_where(space)}: '{name}' needs whole numbers {allowed}, got {list(options)}."
+            f"{_where(space)}: '{name}' needs whole numbers {allowed}, got {list(options)}.{stages}"
         )
     return tuple(int(option) for option in options)
 

@@ -12,6 +12,12 @@ from hwnas.models.spaces.space import BLOCK, Option, SearchSpace, closest
 
 _MAX_DEPTH = 1000  # blocks per stage
 _MAX_NUMBER = 65536  # of channels, pixels and other sizes
+#: For messages about entries that would describe several stages.
+ONE_STAGE_EACH = (
+    "Each stage has its own entries, such as stages.0.depth: [1, 2]. All networks of a file have "
+    "the same stages: for one or two stages, write two files and search both with "
+    "'search_space=[one.yaml,two.yaml]'."
+)
 
 
 def find(name: str) -> Path:
@@ -21,9 +27,10 @@ def find(name: str) -> Path:
         SpaceError: if there is no such file.
     """
     if name.endswith((".yaml", ".yml")):
-        if not Path(name).is_file():
-            raise SpaceError(f"search_space={name}: file not found. Correct the path.")
-        return Path(name)
+        if Path(name).is_file():
+            return Path(name)
+        several = f" Several spaces are a list: 'search_space=[{name}]'." if "," in name else ""
+        raise SpaceError(f"search_space={name}: file not found. Correct the path.{several}")
     folder = package.ROOT / "search_spaces"
     if not (folder / f"{name}.yaml").is_file():
         raise SpaceError(
@@ -118,6 +125,10 @@ def _read(path: Path) -> SpaceFile:
         return read_yaml(SpaceFile, path, SpaceError)
     except FileNotFoundError:
         raise SpaceError(f"search_space={path}: file not found. Correct the path.") from None
+    except SpaceError as error:
+        if "depth" in str(error) or "stages" in str(error):
+            raise SpaceError(f"{error} {ONE_STAGE_EACH}") from None
+        raise
 
 
 def _check_sizes(path: Path, name: str, options: Iterable[Option]) -> None:
@@ -146,7 +157,8 @@ def _check_depths(path: Path, space: SearchSpace) -> None:
     for name in known:
         if match := BLOCK.fullmatch(name):
             indices.setdefault(match["stage"], set()).add(int(match["index"]))
-    for stage, present in indices.items():
+    surplus = list[str]()
+    for stage, present in sorted(indices.items()):
         depth = f"{stage}.depth"
         if depth not in known:
             raise SpaceError(
@@ -157,8 +169,11 @@ def _check_depths(path: Path, space: SearchSpace) -> None:
                 f"{path}: '{depth}' must be whole numbers, got {list(space.options(depth))}."
             )
         deepest = max(int(value) for value in space.options(depth))
-        if beyond := present - set(range(deepest)):
-            raise SpaceError(
-                f"{path}: '{depth}' goes to {deepest}, but '{stage}' has a block {max(beyond)}; "
-                f"allowed: 0 to {deepest - 1}. Remove the block, or add a larger depth."
-            )
+        if beyond := sorted(present - set(range(deepest))):
+            entries = ", ".join(f"{stage}.blocks.{index}.*" for index in beyond)
+            surplus.append(f"{entries} ({depth} is at most {deepest})")
+    if surplus:
+        raise SpaceError(
+            f"{path}: blocks beyond the largest depth of their stage: {'; '.join(surplus)}. Remove "
+            "these entries, or add a larger depth."
+        )

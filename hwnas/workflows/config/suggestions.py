@@ -29,8 +29,13 @@ _SYNONYMS = {
     "device": "target",
     "board": "target",
 }
-#: Explanations of options that do not exist.
+_SPACE = (
+    "What may vary is in the file of a search space: hwnas list spaces tiny > my.yaml, change it, "
+    "and search with search_space=my.yaml."
+)
+#: Explanations of options that do not exist, by their first part.
 _NOTES = {
+    **dict.fromkeys(("search_space", "choices", "fixed", "stages", "stem", "resolution"), _SPACE),
     "model": OWN_MODEL,
     "audio": "hwnas reads images only; convert audio to spectrograms.",
 }
@@ -65,7 +70,7 @@ def unknown_option(name: str, verb: str, value: str = "") -> str:
     shown = "search" if verb == "tabular" else verb
     near = [_as_written(option, value) for option in closest_options(name, verb)]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    note = f" {_NOTES[name]}" if name in _NOTES else ""
+    note = f" {_NOTES[first]}" if (first := name.partition(".")[0]) in _NOTES else ""
     return f"Unknown option '{name}'.{hint}{note} All options: hwnas {shown} --help all"
 
 

@@ -84,10 +84,18 @@ def _change(name: str, value: Any, where: str = "fixed") -> dict[str, Any]:
         (_change("stages.0.blocks.0.kind", "fussed"), "Did you mean 'fused'"),
         (_change("stages.0.se", 1.5), "fractions from 0 to 1"),
         (_change("stages.0.blocks.0.se", ["none", "some"], "choices"), "fractions from 0 to 1"),
-        (_change("stages.0.depth", [1, 3], "choices"), "'stages.0.blocks.2.expansion' is missing"),
+        (
+            _change("stages.0.depth", [1, 3], "choices"),
+            r"'stages.0.blocks.2.expansion', 'stages.0.blocks.2.kernel' are missing; add them to "
+            r"choices or fixed \('expansion' and 'kernel' for all blocks\)",
+        ),
+        (_change("stages.0.depth", [1, 900], "choices"), "and 1788 more are missing"),
+        (_change("stages.0.depth", [0, 2], "choices"), r"\[one.yaml,two.yaml\]"),
+        (_change("n_stages", [1, 2], "choices"), r"\[one.yaml,two.yaml\]"),
+        (_change("stages.2.depth", 1), "allowed: 0, 1"),
         (_change("kernel", 3), "'kernel' has no effect"),
         (_change("kernel_sharing", ["crop", "transform"], "choices"), "must be fixed"),
-        (_change("stages.0.blocks.1.expansion", None, "choices"), "'expansion' for all"),
+        (_change("stages.0.blocks.1.expansion", None, "choices"), "'expansion' for all blocks"),
     ],
 )
 def test_space_that_is_not_of_the_family_is_refused(
