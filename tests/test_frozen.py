@@ -34,7 +34,7 @@ import hwnas
 from hwnas.__main__ import run
 from hwnas.cli.help_texts import VERBS as ALL_VERBS
 from hwnas.workflows.config import SCHEMAS
-from tests.conftest import options_with_defaults
+from tests.conftest import few_of, options_with_defaults
 
 Row = dict[str, Any]
 FOUND = Path(__file__).with_name("frozen.json")
@@ -72,7 +72,15 @@ DRAWN = {
 #: Searches by the default sampler: what is proposed rests on accuracies, hence on the CPU.
 PROPOSED = {"pareto": ("+target=npu", "search_space=tiny", "n_trials=10")}
 SEARCHES = {name: (*words, "sampler=random") for name, words in DRAWN.items()} | PROPOSED
-SLOW = {"mbconv", "int8_onnxruntime", "int8_tvm", "modelled"}
+SLOW = {
+    "mbconv",
+    "int8_onnxruntime",
+    "int8_tvm",
+    "modelled",
+    "precision",
+    "several_spaces",
+    "vit",
+}
 
 #: Tables that are shipped: runtime and dtype.
 TABLES = [(runtime, dtype) for runtime in ("tvm", "onnxruntime") for dtype in ("float32", "int8")]
@@ -356,7 +364,10 @@ def test_search_finds_the_same_front(name: str, frozen: Row) -> None:
     assert front(folder, name) == of_this_cpu(frozen)["fronts"][name]
 
 
-@pytest.mark.parametrize(("runtime", "dtype"), TABLES)
+@pytest.mark.parametrize(
+    ("runtime", "dtype"),
+    [TABLES[0], *(pytest.param(*t, marks=pytest.mark.slow) for t in TABLES[1:])],
+)
 def test_shipped_table_is_foreign_by_its_cpu_alone(runtime: str, dtype: str, frozen: Row) -> None:
     assert read_table(runtime, dtype) == frozen["tables"][f"{runtime}-{dtype}"]
 
@@ -400,7 +411,7 @@ def test_earlier_run_is_resumed(name: str) -> None:
 
 
 @pytest.mark.usefixtures("same_versions")
-@pytest.mark.parametrize("target", ["npu", "ethos_u85_256"])
+@pytest.mark.parametrize("target", few_of(["npu", "ethos_u85_256"], 1))
 def test_search_starts_from_an_earlier_run(target: str, frozen: Row) -> None:
     assert started_from(target) == frozen["started_from"][target]
 

@@ -561,7 +561,12 @@ def test_library_gives_what_was_written_before_it_was_cut_off_too(
             marks=pytest.mark.slow,
         ),
         ("run_tflite.py", (), (*LARGE, "hwnas", "onnxruntime", "tvm")),
-        ("model.py", (), (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert")),
+        pytest.param(
+            "model.py",
+            (),
+            (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_runner_needs_its_own_runtime_alone(

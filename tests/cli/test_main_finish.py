@@ -197,7 +197,8 @@ def test_search_ends_without_members_that_cannot_be_verified(
     assert why.capitalize() in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("n_calls", [9, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_calls", [9, 120])
 def test_search_that_was_killed_ends_as_it_would_have(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_calls: int
 ) -> None:

@@ -218,6 +218,7 @@ def test_a_trace_beside_the_service_is_found_from_anywhere(tmp_path: Path) -> No
     assert hwnas.simulate(plan, n_seeds=1, run__dir="s").table().num_rows == 2
 
 
+@pytest.mark.slow
 def test_a_spike_needs_what_as_much_demand_needs_and_is_borne(tmp_path: Path) -> None:
     pools = []
     for name, demand in (

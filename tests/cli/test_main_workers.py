@@ -188,9 +188,8 @@ def test_passwords_are_not_written(
     assert url.replace(":geheim", "") in written
 
 
-@pytest.mark.parametrize(
-    "launcher", ["basic", pytest.param("submitit_local", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["basic", "submitit_local"])
 def test_sweep_runs_every_combination(
     table: Path,  # noqa: F811
     tmp_path: Path,

@@ -77,6 +77,7 @@ def test_error_for_at_sign_in_password_names_the_fix() -> None:
     assert StudyConfig(storage="postgresql://me:p%40x@h/db").storage is not None
 
 
+@pytest.mark.slow
 def test_silent_database_times_out(tiny: SearchSpace) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"postgresql://me@127.0.0.1:{server.getsockname()[1]}/x"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from hwnas.core import machine, processes
@@ -53,6 +54,7 @@ def print_state(n: int) -> None:
     print(imported, torch.get_num_threads(), blocked)
 
 
+@pytest.mark.slow
 def test_workers_start_with_imports_and_share_of_cores() -> None:
     root = Path(__file__).parents[2]
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}

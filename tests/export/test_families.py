@@ -161,7 +161,7 @@ def _of(device: Target, made: Lent | None) -> Artefacts:
 
 
 @pytest.mark.parametrize("n", [1, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", few_of(["tiny", "resnet_small", "vit_small", "mbconv_mixed"], 3))
+@pytest.mark.parametrize("name", few_of(["tiny", "vit_small", "resnet_small", "mbconv_mixed"], 2))
 def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_path: Path) -> None:
     where, task, rng = (
         spaces.load_space(spaces.find(name)),

@@ -113,6 +113,7 @@ def test_half_more_is_served_and_next_to_nothing_is_stopped(folder: Path) -> Non
     assert n_hours == sum(row["n_hours"] for row in rows)
 
 
+@pytest.mark.slow
 def test_hours_that_nothing_was_seen_of_follow_or_stay(folder: Path) -> None:
     old = read_plan(folder / "plan")
     seen = _seen(old, {"web": 1.5}, hours=[2])
@@ -143,6 +144,7 @@ def test_a_plan_moves_off_what_is_down_and_back_where_it_is_not(folder: Path) ->
     assert (again.path / "plan.yaml").read_bytes() == (found.path / "plan.yaml").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_an_hour_chooses_from_grows_where_it_does_not_suffice(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +227,7 @@ def test_hours_that_are_alike_are_as_late_as_one_of_them(tmp_path: Path) -> None
     assert started[1] == started[0]
 
 
+@pytest.mark.slow
 def test_moves_are_dear_or_cheap_as_one_says(folder: Path) -> None:
     old = read_plan(folder / "plan")
     seen = _seen(old, {"web": 0.4, "batch": 0.4})
@@ -238,6 +241,7 @@ def test_moves_are_dear_or_cheap_as_one_says(folder: Path) -> None:
     assert values[1] < values[0] <= old.value * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_hours_in_which_more_must_be_stopped_stay_served_when_all_are_polished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +270,7 @@ def test_another_accuracy_in_the_service_is_a_change_of_its_own(folder: Path) ->
                if row["class"] == "web")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_new_plan_is_simulated_and_replanned_and_may_take_the_place_of_the_old(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ CPU = target("cpu")
 TARGETS = [
     target("npu"),
     pytest.param(target("ethos_u65_256"), marks=pytest.mark.slow),
-    CPU,
+    pytest.param(CPU, marks=pytest.mark.slow),
     pytest.param(replace(CPU, dtype="int8"), marks=pytest.mark.slow),
     replace(CPU, runtime="onnxruntime"),
     replace(CPU, runtime="onnxruntime", dtype="int8"),

@@ -114,6 +114,7 @@ def test_what_is_left_out_is_foretold_as_well_as_new_networks(
     assert begun.share == pytest.approx(said["within_5"])
 
 
+@pytest.mark.slow
 def test_networks_are_added_until_enough_are_foretold(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:

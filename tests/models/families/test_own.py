@@ -176,6 +176,7 @@ def test_what_is_said_of_stages_needs_operators_of_their_names(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_own_space_of_a_known_family_needs_no_python(
     tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

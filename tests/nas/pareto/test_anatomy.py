@@ -189,6 +189,7 @@ def test_line_in_what_sums_up_goes_on_beyond_what_was_seen() -> None:
     assert far - near < 1.0  # by choices alone it goes back to the mean
 
 
+@pytest.mark.slow
 def test_sampler_that_reads_what_sums_up_finds_more() -> None:
     """Layers whose work is the product of two widths: no choice alone says what they come to."""
     options = (8, 16, 32, 64)

@@ -55,6 +55,7 @@ def test_features_are_asked_of_a_shortlist_and_of_what_was_evaluated(
     assert max(told.batches) <= 40
 
 
+@pytest.mark.slow
 def test_feature_that_tells_the_accuracy_finds_what_choices_cannot_tell() -> None:
     def found(sampler: ParetoSampler) -> float:
         trials = _study(sampler, SMALL, _puzzle, 40).trials[16:]
