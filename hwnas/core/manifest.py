@@ -1,5 +1,6 @@
 """The manifest of a run: its options, digests, versions and results."""
 
+import hashlib
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from hwnas.core.errors import RunError
 from hwnas.core.quantity import QuantityRow
 from hwnas.core.renamed_options import with_new_names
 from hwnas.core.schema import OPEN, Count, NumberBounds, SchemaError, validate
-from hwnas.core.typed_files import read_json
+from hwnas.core.typed_files import read_json, to_json_bytes
 
 FORMAT = 2
 Row = dict[str, Any]
@@ -155,6 +156,7 @@ class Manifest(TypedDict):
     processes: NotRequired[Count]  #: that evaluated candidates
     python: NotRequired[str]  #: version
     machine: NotRequired[dict[str, Any]]  #: see ``core.machine.describe``
+    sha256: NotRequired[str]  #: of the other fields as JSON, see ``with_checksum``
 
 
 #: Suffixes of the model files of other programs.
@@ -179,8 +181,8 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
         option: Option that named the folder, for messages.
 
     Raises:
-        RunError: if there is no such folder, it is not a run, or its manifest is corrupt or of
-            another format.
+        RunError: if there is no such folder, it is not a run, or its manifest is corrupt, was
+            changed, or is of another format.
     """
     if path.is_file():
         raise RunError(f"{option}={path} is a file. {_advice_on_file(path, option)}")
@@ -188,6 +190,7 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
     try:
         file = path / "manifest.json"
         content = read_json(dict[str, Any], file, RunError, called, newest=FORMAT, oldest=FORMAT)
+        _check_checksum(content, called)
         manifest: Manifest = validate(Manifest, with_new_names(content))
         _check_search(manifest)
     except (FileNotFoundError, NotADirectoryError):
@@ -199,6 +202,23 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
     except SchemaError as problem:
         raise RunError(f"{called} cannot be read: {problem}.") from None
     return manifest
+
+
+def with_checksum(content: Mapping[str, Any]) -> Row:
+    """Return the content of a manifest with the field ``sha256``, which is its last.
+
+    It is the SHA-256 of the other fields, written as JSON. Manifests of early versions have none.
+    """
+    fields = {name: value for name, value in content.items() if name != "sha256"}
+    return fields | {"sha256": hashlib.sha256(to_json_bytes(fields)).hexdigest()}
+
+
+def _check_checksum(content: Row, called: str) -> None:
+    if "sha256" in content and content != with_checksum(content):
+        raise RunError(
+            f"{called} was changed after hwnas wrote it: its content does not have the SHA-256 "
+            "that it records. Restore it from a copy of the run, or start a new run."
+        )
 
 
 def _advice_on_file(path: Path, option: str) -> str:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, final
 
 from hwnas.core import database, files
 from hwnas.core.errors import HwnasError, RunError
-from hwnas.core.manifest import FORMAT, Manifest, read_manifest
+from hwnas.core.manifest import FORMAT, Manifest, read_manifest, with_checksum
 from hwnas.core.typed_files import to_json_bytes
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ class RunFolder:
         self.write_json(_MANIFEST, {**manifest, **ended})
 
     def write_json(self, name: str, content: Any) -> Path:
-        """Write JSON; return the path of the file."""
+        """Write JSON, a manifest with its checksum; return the path of the file."""
+        content = with_checksum(content) if name == _MANIFEST else content
         return self.write_bytes(name, to_json_bytes(content))
 
     def write_csv(self, name: str, rows: Sequence[Row]) -> Path:

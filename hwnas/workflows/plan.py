@@ -5,15 +5,13 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from hwnas.core import files
-from hwnas.core.errors import ConfigError, RunError, unknown_name
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.files import atomic_folder
-from hwnas.core.manifest import FORMAT
+from hwnas.core.manifest import read_manifest
 from hwnas.core.run_folder import RunFolder, default_path, initial_manifest
-from hwnas.core.schema import OPEN
-from hwnas.core.typed_files import read_json
 from hwnas.workflows.config import PlanConfig, SimulateConfig
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.result_folders import FolderResult
@@ -26,18 +24,6 @@ MAIN_TABLE = "classes"  #: shown by notebooks
 _NEEDED = ("highspy", "numba")
 _MIN_SPEED = 1e-3  # minimum speed of throttled machines
 _RECORDED = ("hwnas", *_NEEDED, "numpy", "scipy")
-
-
-class _PlanMessages(TypedDict, total=False):
-    service: str
-    fleet: str
-
-
-class _Manifest(TypedDict):
-    config: Annotated[_PlanMessages, OPEN]
-
-
-_MANIFEST: Any = Annotated[_Manifest, OPEN]
 
 
 def check_ready(verb: str, folder: str | None) -> None:
@@ -210,12 +196,10 @@ def recorded(folder: Path) -> Mapping[str, str]:
     Raises:
         RunError: the manifest is damaged.
     """
-    try:
-        found = read_json(_MANIFEST, folder / "manifest.json", RunError, newest=FORMAT)
-        options: Mapping[str, str] = found["config"]
-    except FileNotFoundError:
+    if not (folder / "manifest.json").exists():
         return {}
-    return options
+    config = read_manifest(folder, "plan").get("config", {})
+    return {n: v for n, v in config.items() if n in ("service", "fleet") and isinstance(v, str)}
 
 
 def _beside(name: str, folder: Path) -> Path:

@@ -23,6 +23,7 @@ from hwnas.training.data import DatasetConfig
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.search.baseline import Baseline
 from tests.conftest import SHARED_WEIGHTS, last_of
+from tests.core.unusable import edit
 
 QUICK = (
     "search_space=tiny",
@@ -155,11 +156,6 @@ def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> st
     return line
 
 
-def _unfinished(folder: Path) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
-
-
 @pytest.mark.usefixtures("search")
 def test_what_cannot_be_a_baseline_is_refused_before_training(
     capsys: pytest.CaptureFixture[str],
@@ -180,7 +176,7 @@ def test_what_cannot_be_a_baseline_is_refused_before_training(
     assert "none of its networks meets the budget" in refused(*b, "budget.latency_ms=0.0001")
     line = refused("+target=[npu,sketch]", *QUICK, "baseline=b")
     assert "for target 'npu', not for 'sketch'" in line
-    _unfinished(Path("b"))
+    edit(Path("b"), "status", "running")
     assert "b is running or was interrupted. Finish it: hwnas search run.resume=b" in refused(*b)
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
+from hwnas.core.run_folder import RunFolder
 from tests.conftest import SHARED_WEIGHTS
 
 OPS = ("conv1", "conv3", "none", "skip")
@@ -150,10 +151,9 @@ def test_run_that_is_going_on_is_compared_as_it_stands(
     going = Path(shutil.copytree(searched / "random0", tmp_path / "going"))
     for name in ("candidates.parquet", "front.csv"):
         (going / name).unlink()
-    path = going / "manifest.json"
-    manifest = json.loads(path.read_text()) | {"status": "running"}
+    manifest = json.loads((going / "manifest.json").read_text()) | {"status": "running"}
     manifest["config"]["n_trials"] = 99
-    path.write_text(json.dumps(manifest))
+    RunFolder(going).write_json("manifest.json", manifest)
     assert run(["compare", f"runs=[{going},{searched / 'random1'}]"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "going: the search is running or was interrupted: compared after 24 of 99 trials." in out
@@ -236,10 +236,9 @@ def test_other_data_are_refused_unless_said(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = Path(shutil.copytree(searched / "random0", tmp_path / "other"))
-    path = other / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads((other / "manifest.json").read_text())
     manifest["config"]["benchmark"]["path"] = "elsewhere.parquet"
-    path.write_text(json.dumps(manifest))
+    RunFolder(other).write_json("manifest.json", manifest)
     runs = f"runs=[{other},{searched / 'random1'}]"
     assert "not scored on the same images" in _refused([runs], capsys)
     assert run(["compare", runs, "allow_mixed=true", "n_bootstrap=0"]) == 0

@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 import hwnas
 from hwnas.__main__ import run
+from hwnas.core.run_folder import RunFolder
 from hwnas.fleet.problem import read_problem
 
 OPTIONS = (
@@ -197,7 +198,7 @@ def test_search_that_trained_nothing_in_the_end_leaves_epochs_to_be_said(
 ) -> None:
     manifest = json.loads((searched / "manifest.json").read_text())
     manifest["finishing"]["epochs"] = 0
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    RunFolder(tmp_path).write_json("manifest.json", manifest)
     assert run(["compress", f"run={tmp_path}", "budget.flash_kib=2"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "finish.epochs=0" in line

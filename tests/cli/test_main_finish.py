@@ -19,6 +19,7 @@ from hwnas.__main__ import run
 from hwnas.core.errors import CollapseError, CompileError, HwnasError
 from hwnas.core.progress import NullProgress
 from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas import verification
 from hwnas.nas.candidates import Candidate
@@ -34,6 +35,7 @@ from hwnas.workflows.search import finisher as search_finisher
 from hwnas.workflows.search.finish_runs import FinetuneBatch, FinetuneResult
 from hwnas.workflows.search.finisher import Finetuner
 from tests.conftest import few_of, last_of
+from tests.core.unusable import edit
 from tests.models.int8.networks import coarsely
 
 _PARTS = ("", "_source", "_low", "_high")  # of a quantity's columns
@@ -251,10 +253,9 @@ def test_a_run_keeps_for_how_long_its_candidates_were_trained(
     """Where that was the default of the version that began it."""
     _forbid_training(monkeypatch)
     shutil.copytree(searched, tmp_path / "run")
-    file = tmp_path / "run" / "manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["arguments"].remove("trained.fidelities=[1,2]")
-    file.write_text(json.dumps(manifest))
+    arguments = json.loads((tmp_path / "run" / "manifest.json").read_text())["arguments"]
+    arguments.remove("trained.fidelities=[1,2]")
+    edit(tmp_path / "run", "arguments", arguments)
     assert run(["search", f"run.resume={tmp_path / 'run'}"]) == 0
     assert (tmp_path / "run" / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
     assert "Fine-tune" not in capsys.readouterr().out, "a bar for what was trained before"
@@ -272,7 +273,7 @@ def _unfinished(searched: Path, folder: Path, minutes: float, spent_s: float) ->
     given = [f"run.supernets={networks}", f"finish.minutes={minutes}"]
     manifest |= {"arguments": [*manifest["arguments"], *given], "finishing_s": spent_s}
     del manifest["finishing"]
-    (run_folder / "manifest.json").write_text(json.dumps(manifest))
+    RunFolder(run_folder).write_json("manifest.json", manifest)
     return run_folder
 
 

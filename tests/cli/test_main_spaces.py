@@ -17,6 +17,7 @@ from hwnas.core import package
 from hwnas.models import spaces
 from hwnas.models.spaces import SearchSpace
 from tests.conftest import SHARED_WEIGHTS, space_yaml
+from tests.core.unusable import edit
 
 RESIDUAL = {
     "family": "resnet",
@@ -235,9 +236,8 @@ def test_run_keeps_what_it_took_by_a_default_that_is_another_by_now(tmp_path: Pa
     options = ["+target=own", "--config-dir", str(tmp_path / "mine"), *QUICK[1:]]
     earlier = ["train.dtype=float32", "train.batch_size=48", "train.lr=0.2"]  # were the defaults
     assert run(["search", *options, *earlier, "run.dir=run"]) == 0
-    manifest = json.loads(Path("run", "manifest.json").read_text())
-    manifest["arguments"] = [a for a in manifest["arguments"] if a not in earlier]
-    Path("run", "manifest.json").write_text(json.dumps(manifest))
+    arguments = json.loads(Path("run", "manifest.json").read_text())["arguments"]
+    edit(Path("run"), "arguments", [a for a in arguments if a not in earlier])
     file.write_text(text)
     assert run(["search", "run.resume=run", "n_trials=13"]) == 0
     assert json.loads(Path("run", "manifest.json").read_text())["n_candidates"] == 13

@@ -33,6 +33,7 @@ from hwnas.workflows.config.arguments import for_targets
 from hwnas.workflows.search import joint_front
 from hwnas.workflows.search.finishing import FinetuningOutcome
 from tests.conftest import SHARED_WEIGHTS
+from tests.core.unusable import edit
 
 BOTH = "+target=[npu,sketch]"
 QUICK = (
@@ -188,10 +189,7 @@ def test_each_target_has_a_front_and_all_have_one(
 
     for target in ids:  # as if it had been killed
         shutil.rmtree(folder / target)
-    text = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(
-        text.replace('"status": "finished"', '"status": "running"')
-    )
+    edit(folder, "status", "running")
     cut_off = hwnas.load(folder)
     assert [axes.get_title() for axes in cut_off.plot().axes] == ["run on npu", "run on sketch"]
     with pytest.raises(RunError, match="has no results of each target yet: running"):

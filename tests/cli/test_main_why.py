@@ -18,6 +18,7 @@ from hwnas.nas.explanation import explain
 from hwnas.workflows.config.arguments import for_hydra
 from hwnas.workflows.why import _headline
 from tests.conftest import SHARED_WEIGHTS
+from tests.core.unusable import edit
 
 Why = Callable[..., str]
 
@@ -236,9 +237,8 @@ def test_bad_input_is_one_line(
     assert "cannot be read or written, or holds nothing yet" in _refused(capsys, [here, "id=a"])
     (folder / "study.db").unlink()
     assert "study.db is missing" in _refused(capsys, [here, "id=a"])
-    manifest = folder / "manifest.json"
     (folder / "candidates.parquet").unlink()
-    manifest.write_text(manifest.read_text().replace('"finished"', '"running"'))
+    edit(folder, "status", "running")
     assert "no trial is finished yet" in _refused(capsys, [here, "id=a"])
     RunFolder(folder).write_json("manifest.json", {"format": 2, "verb": "compare", "arguments": []})
     assert "is of 'hwnas compare'. Give a search folder" in _refused(capsys, [here, "id=a"])

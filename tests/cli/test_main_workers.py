@@ -18,6 +18,7 @@ from hwnas.__main__ import run
 from hwnas.core.manifest import read_manifest
 from hwnas.core.run_folder import Row
 from tests.cli.test_main_tabular import table  # noqa: F401, a fixture
+from tests.core.unusable import edit
 from tests.nas.postgresql import Server
 
 SETTINGS = (
@@ -118,9 +119,8 @@ def test_workers_end_with_a_command_that_is_killed(
         time.sleep(0.1)
     assert not any(Path("/proc", str(pid), "cmdline").exists() for pid in workers)
     n = _n_finished(url) + 10
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["config"]["n_trials"] = 5  # of a user who asked for less
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    config = json.loads((folder / "manifest.json").read_text())["config"]
+    edit(folder, "config", config | {"n_trials": 5})  # of a user who asked for less
     assert run(["search", f"run.resume={folder}", f"n_trials={n}"]) == 0
     assert len(_rows(folder)) == n
 

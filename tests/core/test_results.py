@@ -146,3 +146,27 @@ def test_formulas_in_csv_are_escaped(tmp_path: Path) -> None:
     with (tmp_path / "a.csv").open(newline="") as file:
         written = [row["name"] for row in csv.DictReader(file)]
     assert written == [f"'{text}" for text in texts[:5]] + texts[5:]
+
+
+def test_changed_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
+    manifest = {"format": 2, "verb": "train", "arguments": ["+target=é"], "seed": 1, "versions": {}}
+    path = RunFolder(tmp_path).write_json("manifest.json", manifest | {"elapsed_s": 1e-7})
+    content, known = path.read_bytes(), read_manifest(tmp_path)
+    for position in range(len(content)):
+        for flipped in (1, 4, 32):
+            changed = bytearray(content)
+            changed[position] ^= flipped
+            path.write_bytes(changed)
+            try:
+                assert read_manifest(tmp_path) == known, (position, bytes(changed))
+            except RunError:
+                continue
+    path.write_bytes(content.replace(b'"seed": 1', b'"seed": 2'))
+    with pytest.raises(RunError, match=r"was changed after hwnas wrote it: .* start a new run\.$"):
+        read_manifest(tmp_path)
+
+
+def test_manifest_without_a_checksum_is_read(tmp_path: Path) -> None:
+    manifest = {"format": 2, "verb": "train", "arguments": []}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert read_manifest(tmp_path) == manifest

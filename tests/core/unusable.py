@@ -4,11 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from hwnas.core.run_folder import RunFolder
+
 
 def edit(run: Path, key: str, value: object) -> None:
-    """Change a value in the manifest of a run."""
+    """Change a field of the manifest of a run, with its checksum."""
     path = run / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    RunFolder(run).write_json(path.name, json.loads(path.read_text()) | {key: value})
 
 
 def _remove_front(run: Path, status: str) -> None:

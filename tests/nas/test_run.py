@@ -54,8 +54,8 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _changed_manifest(folder: Path, **fields: Any) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    RunFolder(folder).write_json("manifest.json", manifest | fields)
 
 
 def _sql(folder: Path, *commands: str) -> None:

@@ -33,6 +33,7 @@ from hwnas.workflows.notebook_progress import NotebookProgress, progress_display
 from hwnas.workflows.python_data import save_data
 from hwnas.workflows.results import FrontTable, SearchResult
 from hwnas.workflows.search.front import SearchOutcome
+from tests.core.unusable import edit
 
 QUICK: dict[str, Any] = {
     "target": "npu",
@@ -83,9 +84,8 @@ def test_candidates_of_a_search_that_goes_on_are_those_of_its_study(
     found: SearchResult, tmp_path: Path
 ) -> None:
     shutil.copy(found.path / "study.db", tmp_path)
-    text = (found.path / "manifest.json").read_text()
-    running = text.replace('"status": "finished"', '"status": "running"')
-    (tmp_path / "manifest.json").write_text(running)
+    shutil.copy(found.path / "manifest.json", tmp_path)
+    edit(tmp_path, "status", "running")
     three = pyarrow.parquet.read_table(found.path / "candidates.parquet").slice(0, 3)
     pyarrow.parquet.write_table(three, tmp_path / "candidates.parquet")  # of before it was resumed
     ids = hwnas.load(tmp_path).candidates["id"]

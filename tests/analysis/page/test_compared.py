@@ -22,6 +22,7 @@ from hwnas.tasks import metrics
 from hwnas.tasks.intervals import proportion
 from hwnas.tasks.metrics.budget import Budget
 from tests.analysis.page.conftest import Opened
+from tests.core.unusable import edit
 
 OBJECTIVES = ("accuracy", "latency_ms")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -193,10 +194,9 @@ def test_front_is_that_of_the_objectives_that_are_compared(
     tiny: SearchSpace, tmp_path: Path, visited: Visit
 ) -> None:
     _search(RunFolder(tmp_path / "ours"), tiny, 0, "random")
-    path = tmp_path / "ours" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["config"]["objectives"] = ["accuracy", "latency_ms", "energy_mj"]
-    path.write_text(json.dumps(manifest))
+    config = json.loads((tmp_path / "ours" / "manifest.json").read_text())["config"]
+    objectives = ["accuracy", "latency_ms", "energy_mj"]
+    edit(tmp_path / "ours", "config", config | {"objectives": objectives})
     front = tmp_path / "ours" / "front.json"
     content = json.loads(front.read_text())
     members = content["members"]
