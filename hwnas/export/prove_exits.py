@@ -27,8 +27,8 @@ from hwnas.hardware.target import Target
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.nas.cascades import EXPECTED, LEAST
 from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults, ExitStatistics, swept, within
-from hwnas.tasks import predictions
 from hwnas.tasks.base import Targets
+from hwnas.tasks.predictions import score_outputs
 
 #: Allowed relative difference of the expected latency on the test split from its prediction, unless
 #: the intervals of both are wider.
@@ -124,13 +124,9 @@ def _run_segments(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetwork
     answered = {name: np.concatenate(parts) for name, parts in targets.items()}
     n = len(answered["validation"])
     parts = {"validation": outputs[:n], "test": outputs[n:]}
-    of_exits = [
-        {
-            name: predictions.score_outputs(data.task, part[:, i], answered[name])
-            for name, part in parts.items()
-        }
-        for i in range(len(lowered.outputs))
-    ]
+    of_exits = {
+        name: score_outputs(data.task, part, answered[name]) for name, part in parts.items()
+    }
     return ExitNetworkResults(subject.id, cost.figures, cost.segments, of_exits), cost
 
 

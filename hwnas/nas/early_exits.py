@@ -40,11 +40,11 @@ class ExitNetworkResults:
     costs: Quantities  #: of an image through all segments, and memory
     segments: Sequence[Quantities]  #: costs of each segment, the part between two exits
     #: predictions of each exit, then of the final classifier, by split
-    predictions: Sequence[Mapping[str, Predictions]]
+    predictions: Mapping[str, Sequence[Predictions]]
 
     def accuracy(self, split: str, part: slice = _ALL) -> float:
         """Return the accuracy of the final classifier on (a part of) a split, in [0, 1]."""
-        return float(self.predictions[-1][split].correct[part].mean())
+        return float(self.predictions[split][-1].correct[part].mean())
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,14 @@ class EarlyExits:
 
     def _seen(self, split: str, part: slice) -> ExitStatistics:
         at = self._at(split, part)
-        right = np.stack([of[split].correct[part] for of in self.network.predictions])
+        right = np.stack([of.correct[part] for of in self.network.predictions[split]])
         left = tuple(fraction(at == i) for i in range(len(self.network.segments) - 1))
         accuracy = fraction(right[at, np.arange(len(at))])
         return ExitStatistics(left, accuracy, self._costs(self._reached(at)))
 
     def _at(self, split: str, part: slice) -> NDArray[np.intp]:
         """Return the index of the exit of each image, ``(n_images,)``."""
-        exits = [of[split].confidence[part] for of in self.network.predictions[:-1]]
+        exits = [of.confidence[part] for of in self.network.predictions[split][:-1]]
         return exit_indices(np.stack(exits), self.thresholds)
 
     def _reached(self, at: NDArray[np.intp]) -> list[Quantity]:
@@ -167,7 +167,7 @@ def swept(network: ExitNetworkResults) -> list[EarlyExits]:
     Accuracy and expected latency are those on the half of the validation split that chooses
     thresholds. The list is empty if there are fewer than ``2 * LEAST`` validation images.
     """
-    if len(network.predictions[-1]["validation"].correct) < 2 * LEAST:
+    if len(network.predictions["validation"][-1].correct) < 2 * LEAST:
         return []
     tried = [EarlyExits(network, thresholds) for thresholds in _grid(network)]
     points = np.array([_point(each.chosen) for each in tried])
@@ -195,10 +195,7 @@ def expected(
     Raises:
         ConfigError: the costs of segments are unknown.
     """
-    each = [
-        dict(zip(predictions, of, strict=True)) for of in zip(*predictions.values(), strict=True)
-    ]
-    if len(each) < 2:
+    if len(predictions["validation"]) < 2:
         return without_leaving(costs)
     if not segments:
         raise ConfigError(
@@ -206,7 +203,7 @@ def expected(
             "exits, which the cost model of this target does not give. Remove them from objectives "
             "and budget, or use a target whose costs are measured or estimated by a compiler."
         )
-    early = within(swept(ExitNetworkResults("", costs, segments, each)), POINTS)
+    early = within(swept(ExitNetworkResults("", costs, segments, predictions)), POINTS)
     if early is None:  # too few images
         return without_leaving(costs)
     return (early.verified if "test" in predictions else early.predicted).costs
@@ -243,7 +240,7 @@ def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
     kept = []
     for each in found:
         seen = each.chosen
-        end = float(half(each.network.predictions[-1]["validation"].correct).mean())
+        end = float(half(each.network.predictions["validation"][-1].correct).mean())
         if 100 * (end - seen.accuracy.value) <= points:
             kept.append((seen.costs[EXPECTED].value, each))
     return min(kept, key=lambda pair: pair[0])[1] if kept else None
@@ -251,10 +248,11 @@ def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
 
 def _grid(network: ExitNetworkResults) -> Iterator[tuple[float, ...]]:
     """Yield thresholds of all exits: quantiles of confidence, and ``NEVER``."""
-    n_each = max(3, int(_MAX_COMBINATIONS ** (1 / (len(network.predictions) - 1))))
+    *exits, _ = network.predictions["validation"]
+    n_each = max(3, int(_MAX_COMBINATIONS ** (1 / len(exits))))
     of_each = []
-    for predictions in network.predictions[:-1]:
-        ordered = np.sort(half(predictions["validation"].confidence))
+    for predictions in exits:
+        ordered = np.sort(half(predictions.confidence))
         places = (np.arange(n_each - 1) / (n_each - 1) * len(ordered)).astype(np.intp)
         of_each.append([*np.unique(ordered[places]).tolist(), NEVER])
     yield from product(*of_each)

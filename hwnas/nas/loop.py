@@ -230,11 +230,7 @@ def _pareto_sampler(
     """Return the ``pareto`` sampler of a search, with all that is known before any evaluation."""
     space = problem.space
     max_queries = problem.cost_model.max_cost_queries
-    if (
-        problem.exit_predictions is not None
-        and expected_costs(study.objectives)
-        and max_queries is None
-    ):
+    if max_queries is None and expected_costs(study.objectives):
         max_queries = _N_EXIT_ESTIMATES
     summary = work = None
     if problem.lower is not None:
@@ -261,19 +257,17 @@ def _costs(problem: SearchProblem, study: TrialStorage, cost: Callable[[Genotype
     """Return a function from assignments to costs to be minimised; NaN if infeasible."""
     names = costs_in(study.objectives)
     signs = [-1.0 if metric_of(name).maximise else 1.0 for name in names]
+    full = [metric_of(name).mean_of or name for name in names]
     fraction = _exit_fraction(problem, study)
 
     def row(assignment: Assignment) -> list[float]:
         genotype = problem.space.genotype(assignment)
         result = cost(genotype)
-        has_exits = problem.exit_predictions is not None
-        mean_of = {n: metric_of(n).mean_of if has_exits else "" for n in names}
-        full = [mean_of[name] or name for name in names]
         unknown = not all(name in result.figures for name in full)
         if unknown or result.reason or problem.budget.exceeded(result.figures):
             return [math.nan] * len(names)
         values = [result.figures[name].value for name in full]
-        parts = [fraction(genotype, name) if mean_of[name] else 1.0 for name in names]
+        parts = [fraction(genotype, name) if metric_of(name).mean_of else 1.0 for name in names]
         return [s * v * part for s, v, part in zip(signs, values, parts, strict=True)]
 
     def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:

@@ -131,15 +131,15 @@ def _verify(
             yield batch[0].numpy()
 
     outputs, cost = verifier.artefacts.evaluate(paths, graph, images())
-    n, n_exits = sum(map(len, targets)), len(graph.exits)
-    of_exits = [outputs[:, i] for i in range(n_exits + 1)] if n_exits else [outputs]
-    answers, truth = of_exits[-1][:n], np.concatenate(targets)
+    outputs = outputs.reshape(len(outputs), len(graph.outputs), -1)
+    n, truth = sum(map(len, targets)), np.concatenate(targets)
+    answers = outputs[:n, -1]
     dtype = graph.dtype or verifier.dtype
     expected: Quantities = {}
     if task.confidence is not None:
         splits = {
-            "validation": [score_outputs(task, o[n:], np.concatenate(others)) for o in of_exits],
-            "test": [score_outputs(task, o[:n], truth) for o in of_exits],
+            "validation": score_outputs(task, outputs[n:], np.concatenate(others)),
+            "test": score_outputs(task, outputs[:n], truth),
         }
         _write_predictions(candidate.id, f"{candidate.id}-{dtype}", splits, folder)
         if verifier.leaves:

@@ -69,10 +69,18 @@ class Predictions:
     confidence: NDArray[np.float64]  #: ``(images,)``
 
 
-def score_outputs(task: Task, outputs: Outputs, targets: Targets) -> Predictions:
-    """Return correctness and confidence of outputs; the task must have confidences."""
-    assert task.confidence is not None
-    return Predictions(task.per_sample(outputs, targets).astype(np.bool_), task.confidence(outputs))
+def score_outputs(task: Task, outputs: Outputs, targets: Targets) -> list[Predictions]:
+    """Return correctness and confidence of each output of a network, the final one last.
+
+    Args:
+        task: A task with confidences.
+        outputs: ``(images, n_exits + 1, n_outputs)``.
+        targets: Targets of the images.
+    """
+    confidence = task.confidence
+    assert confidence is not None
+    each = (outputs[:, i] for i in range(outputs.shape[1]))
+    return [Predictions(task.per_sample(o, targets).astype(np.bool_), confidence(o)) for o in each]
 
 
 def exit_indices(confidence: NDArray[np.float64], thresholds: Sequence[float]) -> NDArray[np.intp]:
@@ -125,14 +133,14 @@ def read_predictions(run: Path, genotype_id: str) -> dict[str, Predictions] | No
     Raises:
         RunError: if the file is corrupt.
     """
-    models = _read_splits(run / PREDICTIONS_FILE.format(genotype_id))
-    return None if models is None else models[0]
+    splits = _read_splits(run / PREDICTIONS_FILE.format(genotype_id))
+    return None if splits is None else {split: models[0] for split, models in splits.items()}
 
 
-def read_exit_predictions(run: Path, genotype_id: str) -> list[dict[str, Predictions]] | None:
-    """Return the predictions of each exit of a network, and last those of its end.
+def read_exit_predictions(run: Path, genotype_id: str) -> dict[str, list[Predictions]] | None:
+    """Return the predictions of each exit of a network, and last those of its end, by split.
 
-    Keys are ``validation`` and ``test``. ``None`` if the run has no file of them, as for networks
+    Splits are ``validation`` and ``test``. ``None`` if the run has no file of them, as for networks
     without exits.
 
     Raises:
@@ -141,8 +149,8 @@ def read_exit_predictions(run: Path, genotype_id: str) -> list[dict[str, Predict
     return _read_splits(run / EXITS_FILE.format(genotype_id))
 
 
-def _read_splits(path: Path) -> list[dict[str, Predictions]] | None:
-    """Return the predictions of each model of a file by split."""
+def _read_splits(path: Path) -> dict[str, list[Predictions]] | None:
+    """Return the predictions of each model of a file, by split."""
     try:
         splits = {split: _arrays(path, prefix) for split, prefix in _PREFIXES.items()}
     except FileNotFoundError:
@@ -151,13 +159,10 @@ def _read_splits(path: Path) -> list[dict[str, Predictions]] | None:
         raise RunError(
             f"{path} cannot be read: {problem}; delete it to continue without it."
         ) from None
-    return [
-        {
-            split: Predictions(arrays.correct[i], arrays.confidence[i])
-            for split, arrays in splits.items()
-        }
-        for i in range(min(len(arrays.models) for arrays in splits.values()))
-    ]
+    return {
+        split: [Predictions(*model) for model in zip(a.correct, a.confidence, strict=True)]
+        for split, a in splits.items()
+    }
 
 
 def read_prediction_files(

@@ -68,7 +68,6 @@ class TrainingJob:
             measure=lambda: {metric: setup.quick_validation(copy.deepcopy(network), self.genotype)},
             grids=setup.grids(network, self.genotype),
             dtype=setup.dtype(self.genotype),
-            has_exits=bool(setup.graph(self.genotype).exits),
         )
         return network, setup.train_single(student, self.options, self.checkpoint(), progress, log)
 

@@ -12,6 +12,8 @@ from torch.func import functional_call
 from hwnas.core.errors import ConfigError
 from hwnas.core.progress import Progress
 from hwnas.models.families.base import TrainingRecipe
+from hwnas.models.families.layers import ExitNetwork
+from hwnas.models.int8.simulation import SimulatedInt8
 from hwnas.models.int8.weight_grids import WeightGrid, WeightGrids, quantise_weights_
 from hwnas.training import loop, parallel
 from hwnas.training.batches import StepContext, TrainingBatch, TrainingData
@@ -70,7 +72,6 @@ class StudentNetwork:
     #: grids of its weights of fewer than 8 bits or with 2:4 sparsity, by parameter name
     grids: WeightGrids = field(default_factory=dict)
     phase: str = "Train network"  #: name in progress displays
-    has_exits: bool = False  #: True: early exits are trained, too
     dtype: str = FLOAT32  #: number format of its forward pass
     #: index of the first epoch; the seed of a batch follows from it
     first_epoch: int = 0
@@ -158,8 +159,7 @@ class _SingleNetworkStep:
 
     def __call__(self, batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         images = batch.at(self.student.resolution)
-        stacked = forward(lambda: self._outputs(images), images, self.student.dtype)
-        *early, outputs = stacked if self.student.has_exits else stacked[None]
+        *early, outputs = forward(lambda: self._outputs(images), images, self.student.dtype)
         loss = batch.loss(outputs, self.config.label_smoothing)
         if (teacher := self.student.teacher) is not None:
             loss_targets = teacher.loss_targets(batch, step_context)
@@ -184,8 +184,10 @@ class _SingleNetworkStep:
         return [(name, parameter(name), grid) for name, grid in self.student.grids.items()]
 
     def _outputs(self, images: Tensor) -> Tensor:
+        """Return the outputs of all exits and the last, ``(n_exits + 1, N, n_outputs)``."""
         network = self.student.network
         weights = {name: grid.rounded(weight) for name, weight, grid in self._on_grids}
-        options = {"every": True} if self.student.has_exits else {}
+        every = isinstance(network, ExitNetwork | SimulatedInt8)
+        options = {"every": True} if every else {}
         outputs: Tensor = functional_call(network, weights, (images,), options, tie_weights=False)
-        return outputs
+        return outputs if every else outputs[None]

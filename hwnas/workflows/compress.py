@@ -126,10 +126,10 @@ class _CompressionJob:
         if not self.lowered.exits:
             return None
         genotype = self.pick.genotype
-        heard = predict_exits(network, self.pick.context.parts.setup_of(genotype), genotype)
-        each = [{"validation": answers} for answers in heard]
-        found = swept(ExitNetworkResults(genotype.id, cost.figures, cost.segments, each))
-        return within(found, self.config.max_exit_drop)
+        setup = self.pick.context.parts.setup_of(genotype)
+        splits = {"validation": predict_exits(network, setup, genotype)}
+        results = ExitNetworkResults(genotype.id, cost.figures, cost.segments, splits)
+        return within(swept(results), self.config.max_exit_drop)
 
     @cached_property
     def lowered(self) -> Graph:

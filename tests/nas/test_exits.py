@@ -17,13 +17,14 @@ def network(
     name: str = "a", n: int = N, skills: tuple[float, ...] = (0.7, 0.85, 0.95)
 ) -> ExitNetworkResults:
     """Return a network whose outputs are right, and sure, where images are easy enough."""
-    heard: list[dict[str, Predictions]] = [{} for _ in skills]
+    predictions: dict[str, list[Predictions]] = {"validation": [], "test": []}
     for split, seed in (("validation", 0), ("test", 1)):
         hardness = np.random.default_rng(seed).uniform(0, 1, n)
         for i, skill in enumerate(skills):
             noise = np.random.default_rng([i, seed]).normal(0, 0.1, n)
             margin = skill - hardness + noise
-            heard[i][split] = Predictions(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
+            confidence = 1 / (1 + np.exp(-8 * np.abs(margin)))
+            predictions[split].append(Predictions(margin > 0, confidence))
     figures = [
         {
             "latency_ms": Quantity(ms, "compiler-estimate"),
@@ -33,7 +34,7 @@ def network(
     ]
     total = sum(LATENCIES[: len(skills)])
     whole = {"latency_ms": Quantity(total, "compiler-estimate")}
-    return ExitNetworkResults(name, whole, figures, heard)
+    return ExitNetworkResults(name, whole, figures, predictions)
 
 
 def test_an_image_leaves_at_the_first_exit_that_is_sure() -> None:
@@ -51,10 +52,10 @@ def test_figures_are_those_of_images_counted_one_by_one() -> None:
         right, spent, left = 0, 0.0, [0, 0, 0]
         for i in range(N):
             k = 0
-            while k < 2 and one.predictions[k]["test"].confidence[i] < each.thresholds[k]:
+            while k < 2 and one.predictions["test"][k].confidence[i] < each.thresholds[k]:
                 k += 1
             left[k] += 1
-            right += int(one.predictions[k]["test"].correct[i])
+            right += int(one.predictions["test"][k].correct[i])
             spent += sum(LATENCIES[: k + 1])
         seen = each.verified
         assert seen.accuracy.value == pytest.approx(right / N)
@@ -67,7 +68,7 @@ def test_figures_are_those_of_images_counted_one_by_one() -> None:
         assert latency.high is not None
         assert latency.low <= latency.value <= latency.high
         assert each.share_of_worst == pytest.approx(spent / N / 7)
-        at_end = one.predictions[-1]["test"].correct.mean()
+        at_end = one.predictions["test"][-1].correct.mean()
         assert each.lost == pytest.approx(100 * (at_end - right / N))
         row = each.row("accuracy")
         assert row["verified_expected_latency_ms"] == latency.value
@@ -86,12 +87,12 @@ def test_what_a_proof_may_find_holds_for_most(n: int, n_test: int) -> None:
     """The upper end of other images stays below in 97.5 % of draws, and not in nearly all."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(400):
-        heard = [dict[str, Predictions](), dict[str, Predictions]()]
-        for split, size in (("validation", n), ("test", n_test)):
-            for of in heard:
-                of[split] = Predictions(np.ones(size, bool), rng.uniform(0, 1, size))
+        predictions = {
+            split: [Predictions(np.ones(size, bool), rng.uniform(0, 1, size)) for _ in range(2)]
+            for split, size in (("validation", n), ("test", n_test))
+        }
         segments = [{"latency_ms": Quantity(ms, "compiler-estimate")} for ms in LATENCIES[:2]]
-        each = EarlyExits(ExitNetworkResults("a", {}, segments, heard), (0.4,))
+        each = EarlyExits(ExitNetworkResults("a", {}, segments, predictions), (0.4,))
         found = each.verified.costs["expected_latency_ms"].upper
         held += found <= each.at_proof(n_test)["expected_latency_ms"].upper
     assert 0.955 <= held / 400 <= 0.995
@@ -100,9 +101,10 @@ def test_what_a_proof_may_find_holds_for_most(n: int, n_test: int) -> None:
 def test_the_other_half_chooses() -> None:
     one = network()
     before = [each.thresholds for each in early_exits.swept(one)]
-    for results in one.predictions:  # predictions and the test split do not change the choice
-        results["validation"].correct[1::2] = False
-        results["test"].correct[:] = False
+    # predictions and the test split do not change the choice
+    for validation, test in zip(*one.predictions.values(), strict=True):
+        validation.correct[1::2] = False
+        test.correct[:] = False
     after = early_exits.swept(one)
     assert [each.thresholds for each in after] == before
     assert {each.predicted.accuracy.value for each in after} == {0.0}
@@ -110,7 +112,7 @@ def test_the_other_half_chooses() -> None:
 
 def test_fastest_that_loses_no_more_is_chosen() -> None:
     found = early_exits.swept(network())
-    end = found[0].network.predictions[-1]["validation"].correct[::2].mean()
+    end = found[0].network.predictions["validation"][-1].correct[::2].mean()
     for points in (0.0, 0.3, 2.0, 100.0):
         chosen = early_exits.within(found, points)
         assert chosen is not None

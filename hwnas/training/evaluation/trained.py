@@ -80,7 +80,7 @@ class TrainedEvaluator:
                     return Score(expected.figure, stopped=True, details=details)
         return Score(figure, details=details)
 
-    def exit_predictions(self, genotype: Genotype) -> tuple[Predictions, ...]:
+    def exit_predictions(self, genotype: Genotype) -> list[Predictions]:
         """Return the predictions of each exit, and last of the final classifier, on validation.
 
         Empty for a network without exits.
@@ -88,7 +88,7 @@ class TrainedEvaluator:
         setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
         graph = setup.graph(genotype)
         if not graph.exits:
-            return ()
+            return []
         return predict_exits(
             with_graph_precision(self.extracted(genotype), graph, images), setup, genotype
         )
@@ -208,7 +208,6 @@ class TrainedEvaluator:
             setup.train.recipe(setup.family.recipe),
             grids=setup.grids(network, genotype),
             dtype=setup.dtype(genotype),
-            has_exits=bool(setup.graph(genotype).exits),
             first_epoch=self._first_epoch(i),
         )
 
@@ -234,15 +233,15 @@ class TrainedEvaluator:
 
 def predict_exits(
     network: nn.Module, setup: TrainingSetup, genotype: Genotype
-) -> tuple[Predictions, ...]:
+) -> list[Predictions]:
     """Return the predictions of each exit, and last of the final classifier, on validation."""
     data, outputs, targets = setup.data, list[NDArray[np.float32]](), list[NDArray[np.int64]]()
     with torch.inference_mode():
         for batch in data.batches(data.validation, setup.resolution(genotype)):
             outputs.append(network(batch[0], every=True).numpy())
             targets.append(batch[1].numpy())
-    answers, truth = np.concatenate(outputs, axis=1), np.concatenate(targets)
-    return tuple(score_outputs(data.task, of_exit, truth) for of_exit in answers)
+    of_images = np.concatenate(outputs, axis=1).swapaxes(0, 1)
+    return score_outputs(data.task, of_images, np.concatenate(targets))
 
 
 def score(network: nn.Module, setup: TrainingSetup, genotype: Genotype) -> Quantity:

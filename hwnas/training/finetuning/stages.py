@@ -283,7 +283,6 @@ class FinetuneTraining:
             phase=self.phase,
             grids={} if is_simulated else weight_grids_of(network, graph),
             dtype=FLOAT32 if is_simulated else setup.dtype(origin.genotype),
-            has_exits=bool(graph.exits),
             first_epoch=origin.first_epoch,
             lower_lr=f"finish.rate={config.rate / 4:g} in a search",
         )
