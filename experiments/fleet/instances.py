@@ -28,7 +28,7 @@ from hwnas.fleet.routes import find_choices
 from hwnas.fleet.service_file import OBJECTIVES
 from hwnas.fleet.solver import solve_task
 from hwnas.fleet.task import PlanningTask
-from tests.fleet import brute_force, checker, made
+from tests.fleet import brute_force, checker, examples
 
 HERE = Path(__file__).parent
 POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # simulated goodputs are shared by all instances
@@ -41,7 +41,7 @@ def _problem(folder: Path) -> PlanningProblem:
 
 def tiny(seed: int, folder: Path) -> dict[str, Any]:
     """Return the results of plan and of exhaustive search for a tiny instance."""
-    made.write_random(folder, np.random.default_rng(seed), classes=1, tiny=True)
+    examples.write_random(folder, np.random.default_rng(seed), classes=1, tiny=True)
     problem = _problem(folder)
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
     found = solve_task(task, 60, NullProgress())
@@ -54,8 +54,8 @@ def tiny(seed: int, folder: Path) -> dict[str, Any]:
 def drawn(seed: int, folder: Path) -> dict[str, Any]:
     """Return the result of the checker for the plan of a random instance."""
     rng = np.random.default_rng(seed)
-    made.write_random(folder, rng, classes=int(rng.integers(1, 4)), tiny=False)
-    made.write_answers(folder, rng)
+    examples.write_random(folder, rng, classes=int(rng.integers(1, 4)), tiny=False)
+    examples.write_answers(folder, rng)
     problem = _problem(folder)
     objective = OBJECTIVES[seed % 3]
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), objective)
@@ -63,7 +63,7 @@ def drawn(seed: int, folder: Path) -> dict[str, Any]:
     if not found.serves:
         return {"seed": seed, "outcome": "refused", "words": "a limit leaves demand unserved"}
     (folder / "plan.yaml").write_bytes(to_yaml(to_plan(found)))
-    broken = checker.broken(folder, folder)
+    broken = checker.find_violations(folder, folder)
     cascades = sum(r.second is not None for h in to_plan(found).hours for r in h.routes)
     return {"seed": seed, "outcome": "broken" if broken else "holds", "objective": objective,
             "value": found.value, "gap": to_plan(found).gap, "cascades": cascades,

@@ -12,7 +12,7 @@ from hwnas.analysis.fronts import ComparedRun, ReferenceFrame, RunFront, front, 
 from hwnas.analysis.indicators import Yardstick
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
-from tests.analysis.made import PAIR, run_of
+from tests.analysis.synthetic import PAIR, run_of
 
 FRAME = ReferenceFrame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 10.0]), "fixed")
 

@@ -10,7 +10,7 @@ from optuna._hypervolume import compute_hypervolume
 from hwnas.analysis.fronts import Array
 from hwnas.analysis.indicators import INDICATORS, Yardstick, coverage, r2, r2_by_weights, weights
 from hwnas.core import pareto
-from tests.analysis.made import random_front, unit_frame
+from tests.analysis.synthetic import random_front, unit_frame
 
 DAT = np.array([[3.5, 5.5], [3.6, 4.1], [4.1, 3.2], [5.5, 1.5]])
 REF = np.array([[1.0, 6], [2, 5], [3, 4], [4, 3], [5, 2], [6, 1]])

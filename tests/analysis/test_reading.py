@@ -10,7 +10,7 @@ from hwnas.analysis.fronts import ComparedRun, FrontPoint, front, objectives
 from hwnas.analysis.summary import chosen_kind
 from hwnas.core.errors import ConfigError, HwnasError, RunError
 from hwnas.core.quantity import Quantity
-from tests.analysis.made import PAIR, run_of
+from tests.analysis.synthetic import PAIR, run_of
 
 DIRECTIONS = {"accuracy": "max", "latency_ms": "min"}
 

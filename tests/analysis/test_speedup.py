@@ -17,7 +17,7 @@ from hwnas.analysis.speedup_verdict import (
     plain_verdict,
     speedup_verdict,
 )
-from tests.analysis.made import ACCURACY, LATENCY, random_front, run_of
+from tests.analysis.synthetic import ACCURACY, LATENCY, random_front, run_of
 
 Points = Sequence[Sequence[float]]
 BASELINE = [(0.92, 0.1), (0.93, 0.2), (0.94, 0.6)]

@@ -32,7 +32,7 @@ from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.tasks.metrics import metric_of
-from tests.analysis.made import ACCURACY, LATENCY, PAIR, run_of
+from tests.analysis.synthetic import ACCURACY, LATENCY, PAIR, run_of
 
 A = run_of("a", [[0.9, 4.0], [0.8, 2.0], [0.6, 1.0]], half=(0.01, 0.1))
 B = run_of("b", [[0.85, 2.0], [0.7, 1.5]])

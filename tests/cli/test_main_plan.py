@@ -11,18 +11,18 @@ import yaml
 import hwnas
 from hwnas.__main__ import run
 from hwnas.fleet.plan import read_plan
-from tests.fleet import made
+from tests.fleet import examples
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a service, a fleet, and a plan for them."""
     found = tmp_path_factory.mktemp("fleet")
-    asked, there = made.service(survive={"any_one": "device"}), made.fleet()
+    asked, there = examples.service(survive={"any_one": "device"}), examples.fleet()
     there["devices"]["cpu"]["quota"] = 6
     there["devices"]["dream"] = {**there["devices"]["cpu"], "like": "cpu", "speed": 4.0,
                                  "price": 0.02, "sketch": True}  # fmt: skip
-    made.write(found, asked, there)
+    examples.write(found, asked, there)
     files = [f"service={found / 'service.yaml'}", f"fleet={found / 'fleet.yaml'}"]
     assert run(["plan", *files, f"run.dir={found / 'plan'}"]) == 0
     return found
@@ -180,9 +180,9 @@ def test_what_was_not_said_counts_as_nothing_only_where_nobody_asks_for_it(
     objective: str, budgets: dict[str, Any], words: str | None, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    there = made.fleet()
+    there = examples.fleet()
     del there["devices"]["box"]["busy_w"]
-    made.write(tmp_path, made.service(budgets=budgets), there)
+    examples.write(tmp_path, examples.service(budgets=budgets), there)
     files = [f"{of}={tmp_path / of}.yaml" for of in ("service", "fleet")]
     code = run(["plan", *files, f"objective={objective}", "front=3", "run.dir=p"])
     said = capsys.readouterr()
@@ -206,9 +206,9 @@ def test_without_its_packages_a_verb_names_the_command(
 
 
 def test_a_trace_beside_the_service_is_found_from_anywhere(tmp_path: Path) -> None:
-    asked = made.service()
+    asked = examples.service()
     asked["classes"]["web"]["demand"]["trace"] = "arrivals.csv"
-    made.write(tmp_path / "asked", asked, made.fleet())
+    examples.write(tmp_path / "asked", asked, examples.fleet())
     times = "\n".join(str(i / 10) for i in range(600))
     (tmp_path / "asked" / "arrivals.csv").write_text(f"time\n{times}\n")
     folder = tmp_path / "asked"
@@ -225,11 +225,11 @@ def test_a_spike_needs_what_as_much_demand_needs_and_is_borne(tmp_path: Path) ->
         ("spike", {"hours": [1000.0] * 4, "spike": 5.0}),
         ("steady", {"hours": [5000.0] * 4}),
     ):
-        asked, there = made.service(), made.fleet()
+        asked, there = examples.service(), examples.fleet()
         asked["classes"]["web"]["demand"] = demand
         there["devices"]["cpu"]["quota"] = 900
         (tmp_path / name).mkdir()
-        made.write(tmp_path / name, asked, there)
+        examples.write(tmp_path / name, asked, there)
         files = [f"{of}={tmp_path / name / of}.yaml" for of in ("service", "fleet")]
         assert run(["plan", *files, "front=0", f"run.dir={name}/plan"]) == 0
         hours = read_plan(Path(name, "plan")).hours

@@ -1,4 +1,4 @@
-"""Checks plans by their files alone; it shares no code with what makes them."""
+"""Independent checker of plans: reads only files and shares no code with the planner."""
 
 import csv
 import math
@@ -12,11 +12,11 @@ Content = dict[str, Any]
 _NEAR = 1e-5
 
 
-def broken(folder: Path, plan_folder: Path) -> list[str]:
-    """Return in words which promises of ``service.yaml`` and ``fleet.yaml`` a plan breaks."""
-    loaded = [yaml.safe_load((where / name).read_text()) for where, name in (
+def find_violations(folder: Path, plan_folder: Path) -> list[str]:
+    """Return the constraints in ``service.yaml`` and ``fleet.yaml`` that a plan violates."""
+    contents = [yaml.safe_load((directory / name).read_text()) for directory, name in (
         (folder, "service.yaml"), (folder, "fleet.yaml"), (plan_folder, "plan.yaml"))]  # fmt: skip
-    return _Checker(folder, *loaded).broken()
+    return _Checker(folder, *contents).find_violations()
 
 
 class _Checker:
@@ -33,73 +33,84 @@ class _Checker:
                 for i, name in enumerate(file["models"]):
                     self.answers[str(name)] = (file["correct"][i], file["confidence"][i])
         self.survive = service.get("survive", {})
-        self.found: list[str] = []
+        self.violations: list[str] = []
 
-    def broken(self) -> list[str]:
+    def find_violations(self) -> list[str]:
         hours = sorted(h for each in self.plan["hours"] for h in each["hours"])
         first = next(iter(self.service["classes"].values()))["demand"]["hours"]
-        self._hold(hours == [*range(len(first))], "hours are missing or given twice")
+        self._require(hours == [*range(len(first))], "hours are missing or duplicated")
         usd = kg = 0.0
         for each in self.plan["hours"]:
             for hour in each["hours"]:
-                self._hour(each, hour)
-                usd += self._usd(each)
-                kg += self._kg(each, hour)
+                self._check_hour(each, hour)
+                usd += self._cost_usd(each)
+                kg += self._carbon_kg(each, hour)
         for name, d in self.fleet["devices"].items():
             if d["buy"] in ("bought", "reserved"):
                 most = max(each["machines"].get(name, 0) for each in self.plan["hours"])
                 owned = self.plan["devices"].get(name, {}).get("bought", 0)
-                self._hold(most <= owned <= d["quota"], f"{name}: {most} run, {owned} are bought")
+                self._require(
+                    most <= owned <= d["quota"], f"{name}: {most} run, {owned} are bought"
+                )
                 usd += owned * d["price"] * len(hours)
         days, budgets = len(hours) / 24, self.service.get("budgets", {})
         if "cost_per_day" in budgets:
             limit = budgets["cost_per_day"] * days
-            self._hold(usd <= limit * (1 + _NEAR), f"it costs {usd} of {limit}")
+            self._require(usd <= limit * (1 + _NEAR), f"it costs {usd} of {limit}")
         if "carbon_kg_per_day" in budgets:
             limit = budgets["carbon_kg_per_day"] * days
-            self._hold(kg <= limit * (1 + _NEAR), f"it emits {kg} of {limit}")
+            self._require(kg <= limit * (1 + _NEAR), f"it emits {kg} of {limit}")
         if self.plan["objective"] == "cost":
-            said = self.plan["value"]
-            self._hold(math.isclose(usd, said, rel_tol=1e-4, abs_tol=1e-6), f"{said} is not {usd}")
-        return self.found
+            value = self.plan["value"]
+            self._require(
+                math.isclose(usd, value, rel_tol=1e-4, abs_tol=1e-6), f"{value} is not {usd}"
+            )
+        return self.violations
 
-    def _hold(self, holds: bool, words: str) -> None:
+    def _require(self, holds: bool, message: str) -> None:
         if not holds:
-            self.found.append(words)
+            self.violations.append(message)
 
-    def _hour(self, each: Content, hour: int) -> None:
+    def _check_hour(self, each: Content, hour: int) -> None:
         for name, n in each["machines"].items():
             d = self.fleet["devices"][name]
-            self._hold(n <= d["quota"], f"hour {hour}: {n} of {name}, quota {d['quota']}")
-            own = [p for p in each["pools"] if self.plan["kinds"][p["kind"]]["device"] == name]
-            replicas = sum(p["replicas"] for p in own)
-            self._hold(replicas <= n * d["slots"], f"hour {hour}: {replicas} replicas on {name}")
-            for p in own:
+            self._require(n <= d["quota"], f"hour {hour}: {n} of {name}, quota {d['quota']}")
+            pools = [p for p in each["pools"] if self.plan["kinds"][p["kind"]]["device"] == name]
+            replicas = sum(p["replicas"] for p in pools)
+            self._require(replicas <= n * d["slots"], f"hour {hour}: {replicas} replicas on {name}")
+            for p in pools:
                 fits = p["spread"] == 0 or math.ceil(p["replicas"] / max(n, 1)) <= p["spread"]
-                self._hold(fits, f"hour {hour}: {p['kind']} is not spread")
+                self._require(fits, f"hour {hour}: {p['kind']} is not spread")
         for region, watts in self.service.get("budgets", {}).get("power_w", {}).items():
             used = sum(n * self.fleet["devices"][m]["busy_w"] for m, n in each["machines"].items()
                        if self.fleet["devices"][m]["region"] == region)  # fmt: skip
-            self._hold(used <= watts * (1 + _NEAR), f"hour {hour}: {used} W in {region}")
-        self._served(each, hour, "routes")
+            self._require(used <= watts * (1 + _NEAR), f"hour {hour}: {used} W in {region}")
+        self._check_demand(each, hour, "routes")
         if self.survive.get("all_of"):
-            self._served(each, hour, "degraded")
+            self._check_demand(each, hour, "degraded")
 
-    def _served(self, each: Content, hour: int, which: str) -> None:
+    def _check_demand(self, each: Content, hour: int, which: str) -> None:
         sent: dict[str, float] = {}
         links: dict[str, float] = {}
-        for name, asked in self.service["classes"].items():
-            wanted = asked["demand"]["hours"][hour] * asked["demand"].get("spike", 1.0)
+        for name, requirements in self.service["classes"].items():
+            demand = requirements["demand"]["hours"][hour] * requirements["demand"].get(
+                "spike", 1.0
+            )
             routes = [r for r in each[which] if r["klass"] == name]
             rate = sum(r["rate"] for r in routes)
-            near = math.isclose(rate, wanted, rel_tol=1e-4, abs_tol=1e-3)
-            self._hold(near, f"hour {hour}: {name} has {rate} of {wanted}")
-            total = sum(r["rate"] * self._route(r, asked, which, links) for r in routes)
-            low = which == "degraded"
-            floor = asked.get("degraded_accuracy", asked["accuracy_min"]) if low else (
-                asked["accuracy_min"])  # fmt: skip
-            fine = total >= (floor - 1e-4) * rate
-            self._hold(fine, f"hour {hour}: accuracy of {name} is {total / max(rate, 1e-9)}")
+            is_close = math.isclose(rate, demand, rel_tol=1e-4, abs_tol=1e-3)
+            self._require(is_close, f"hour {hour}: {name} has {rate} of {demand}")
+            total = sum(
+                r["rate"] * self._check_route(r, requirements, which, links) for r in routes
+            )
+            is_degraded = which == "degraded"
+            floor = requirements["accuracy_min"]
+            if is_degraded:
+                floor = requirements.get("degraded_accuracy", floor)
+            is_accurate = total >= (floor - 1e-4) * rate
+            self._require(
+                is_accurate, f"hour {hour}: accuracy of {name} is {total / max(rate, 1e-9)}"
+            )
             for r in routes:
                 sent[r["first"]] = sent.get(r["first"], 0.0) + r["rate"]
                 if r["second"]:
@@ -108,84 +119,96 @@ class _Checker:
         for kind, rate in sent.items():
             p = pools[kind]
             spare = p["spread"] if self.survive.get("any_one") and which == "routes" else 0
-            room = p["goodput"] * (p["replicas"] - spare)
-            self._hold(
-                rate <= room * (1 + 1e-4) + 1e-3, f"hour {hour}: {kind} has {rate} of {room}"
+            capacity = p["goodput"] * (p["replicas"] - spare)
+            self._require(
+                rate <= capacity * (1 + 1e-4) + 1e-3,
+                f"hour {hour}: {kind} has {rate} of {capacity}",
             )
         for link, mbit in links.items():
             most = self.fleet["links"][link].get("mbit_s", math.inf)
-            self._hold(mbit <= most * (1 + _NEAR), f"hour {hour}: {mbit} Mbit/s on {link}")
+            self._require(mbit <= most * (1 + _NEAR), f"hour {hour}: {mbit} Mbit/s on {link}")
 
-    def _route(self, r: Content, asked: Content, which: str, links: dict[str, float]) -> float:
-        """Check a route; return its accuracy."""
+    def _check_route(
+        self, r: Content, requirements: Content, which: str, links: dict[str, float]
+    ) -> float:
+        """Check a route and return its accuracy."""
         kinds = [self.plan["kinds"][k] for k in (r["first"], r["second"]) if k]
-        at, left = asked.get("origin", asked["regions"][0]), asked["p99_ms"]
-        payload = asked.get("payload_kib", 0)
+        region, remaining_ms = (
+            requirements.get("origin", requirements["regions"][0]),
+            requirements["p99_ms"],
+        )
+        payload = requirements.get("payload_kib", 0)
         for i, kind in enumerate(kinds):
             d = self.fleet["devices"][kind["device"]]
-            self._hold(d["region"] in asked["regions"], f"{r['klass']} goes to {d['region']}")
-            self._hold(which == "routes" or d["buy"] != "spot", f"{r['klass']} needs spot")
-            rtt, along = self._way(at, d["region"])
+            self._require(
+                d["region"] in requirements["regions"], f"{r['klass']} goes to {d['region']}"
+            )
+            self._require(which == "routes" or d["buy"] != "spot", f"{r['klass']} needs spot")
+            rtt, links_on_path = self._fastest_path(region, d["region"])
             rate = r["rate"] * (r["share"] if i else 1.0)
-            narrow = min((self.fleet["links"][n].get("mbit_s", math.inf) for n in along),
+            bandwidth = min((self.fleet["links"][n].get("mbit_s", math.inf) for n in links_on_path),
                          default=math.inf)  # fmt: skip
-            left -= rtt + payload * 8192 / narrow / 1e3 + kind["limit_ms"]
-            for name in along:
+            remaining_ms -= rtt + payload * 8192 / bandwidth / 1e3 + kind["limit_ms"]
+            for name in links_on_path:
                 links[name] = links.get(name, 0.0) + rate * payload * 8192 / 1e6
-            at = d["region"]
-            alone = self.times[kind["model"], kind["device"], 1] / d.get("derate", 1.0)
-            self._hold(alone <= kind["limit_ms"], f"{kind['model']} takes {alone} ms alone")
-        self._hold(left >= -1e-3, f"{r['klass']}: limits are {-left} ms above p99_ms")
+            region = d["region"]
+            batch_one_ms = self.times[kind["model"], kind["device"], 1] / d.get("derate", 1.0)
+            self._require(
+                batch_one_ms <= kind["limit_ms"], f"{kind['model']} takes {batch_one_ms} ms alone"
+            )
+        self._require(
+            remaining_ms >= -1e-3, f"{r['klass']}: limits are {-remaining_ms} ms above p99_ms"
+        )
         if len(kinds) == 1:
             return self.accuracy[kinds[0]["model"]]
         return self._cascade(kinds[0]["model"], kinds[1]["model"], r["share"])
 
     def _cascade(self, a: str, b: str, share: float) -> float:
-        """Return the lower end (Wilson) of the accuracy of a cascade."""
-        (right_a, sure), (right_b, _) = self.answers[a], self.answers[b]
-        order, n = np.argsort(sure, kind="stable"), len(sure)
+        """Return the lower end of the Wilson interval of a cascade's accuracy."""
+        (correct_a, confidence), (correct_b, _) = self.answers[a], self.answers[b]
+        order, n = np.argsort(confidence, kind="stable"), len(confidence)
         cut = round(share * n)
-        p = (right_b[order[:cut]].sum() + right_a[order[cut:]].sum()) / n
+        p = (correct_b[order[:cut]].sum() + correct_a[order[cut:]].sum()) / n
         z = 1.959963984540054
         return float((p + z * z / 2 / n - z * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n))
                      / (1 + z * z / n))  # fmt: skip
 
-    def _way(self, source: str, goal: str) -> tuple[float, list[str]]:
-        """Return the fastest way between regions, by trying all without circles."""
+    def _fastest_path(self, source: str, goal: str) -> tuple[float, list[str]]:
+        """Return round-trip time and links of the fastest path, by trying all simple paths."""
         best: tuple[float, list[str]] = (math.inf, [])
         stack: list[tuple[str, float, list[str], set[str]]] = [(source, 0.0, [], {source})]
         while stack:
-            at, rtt, along, seen = stack.pop()
-            if at == goal and rtt < best[0]:
-                best = (rtt, along)
+            region, rtt, path, visited = stack.pop()
+            if region == goal and rtt < best[0]:
+                best = (rtt, path)
             for name, link in self.fleet.get("links", {}).items():
                 a, b = name.split("-")
-                other = b if at == a else a if at == b else None
-                if other and other not in seen:
-                    stack.append((other, rtt + link["rtt_ms"], [*along, name], {*seen, other}))
+                other = b if region == a else a if region == b else None
+                if other and other not in visited:
+                    stack.append((other, rtt + link["rtt_ms"], [*path, name], {*visited, other}))
         return best
 
-    def _usd(self, each: Content) -> float:
+    def _cost_usd(self, each: Content) -> float:
         usd = 0.0
         for name, n in each["machines"].items():
             d = self.fleet["devices"][name]
             if d["buy"] in ("on_demand", "spot"):
                 usd += n * d["price"] * (1 + d.get("start_s", 0) / 3600)
         for r in each["routes"]:
-            asked = self.service["classes"][r["klass"]]
-            at, part = asked.get("origin", asked["regions"][0]), 1.0
-            spike = asked["demand"].get("spike", 1.0)
+            requirements = self.service["classes"][r["klass"]]
+            region, share = requirements.get("origin", requirements["regions"][0]), 1.0
+            spike = requirements["demand"].get("spike", 1.0)
             for kind in (r["first"], r["second"]):
                 if kind:
                     d = self.fleet["devices"][self.plan["kinds"][kind]["device"]]
-                    for link in self._way(at, d["region"])[1]:
+                    for link in self._fastest_path(region, d["region"])[1]:
                         per_gb = self.fleet["links"][link].get("usd_per_gb", 0.0)
-                        gb = asked.get("payload_kib", 0) / 1024 / 1024
-                        usd += r["rate"] / spike * part * 3600 * gb * per_gb
-                    at, part = d["region"], r["share"]
+                        gb = requirements.get("payload_kib", 0) / 1024 / 1024
+                        usd += r["rate"] / spike * share * 3600 * gb * per_gb
+                    region, share = d["region"], r["share"]
         return usd
 
-    def _kg(self, each: Content, hour: int) -> float:
+    def _carbon_kg(self, each: Content, hour: int) -> float:
         kg = 0.0
         for name, n in each["machines"].items():
             d = self.fleet["devices"][name]

@@ -1,4 +1,4 @@
-"""Telemetry over HTTP, from a server that answers as Prometheus does, and from others."""
+"""Telemetry over HTTP: valid responses of Prometheus, and errors of servers."""
 
 import base64
 import contextlib
@@ -20,7 +20,7 @@ from hwnas.fleet import telemetry
 from hwnas.fleet.plan import ClassRequirements, DeploymentPlan
 from hwnas.fleet.telemetry import TelemetrySample, TimeRange
 
-OVER = TimeRange(0.0, 7200.0, 300.0)
+TIME_RANGE = TimeRange(0.0, 7200.0, 300.0)
 PLAN = DeploymentPlan(
     1, "cost", "$", 0.0, 0.0, 0.0, 0.05,
     {"web": ClassRequirements(50.0, 0.7, 0.7, ["site"], [1.0], [1.0], "")}, {}, {}, [], {},
@@ -28,18 +28,22 @@ PLAN = DeploymentPlan(
 
 
 @contextmanager
-def _server(code: int, answers: dict[str, Any] | bytes, wait_s: float = 0.0) -> Iterator[str]:
-    """Give the address of a server that answers a query with what is said of it."""
-    asked: list[dict[str, str]] = []
+def _server(code: int, responses: dict[str, Any] | bytes, wait_s: float = 0.0) -> Iterator[str]:
+    """Yield the URL of a server that returns a prepared response for each query."""
+    queries: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
             assert path == "/api/v1/query_range"
-            said = dict(urllib.parse.parse_qsl(query))
-            asked.append(said)
+            parameters = dict(urllib.parse.parse_qsl(query))
+            queries.append(parameters)
             time.sleep(wait_s)
-            body = answers if isinstance(answers, bytes) else json.dumps(answers[said["query"]])
+            body = (
+                responses
+                if isinstance(responses, bytes)
+                else json.dumps(responses[parameters["query"]])
+            )
             self.send_response(code)
             self.end_headers()
             self.wfile.write(body if isinstance(body, bytes) else body.encode())
@@ -53,7 +57,7 @@ def _server(code: int, answers: dict[str, Any] | bytes, wait_s: float = 0.0) -> 
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
-    assert all((a["start"], a["end"], a["step"]) == ("0.000", "7200.000", "300") for a in asked)
+    assert all((a["start"], a["end"], a["step"]) == ("0.000", "7200.000", "300") for a in queries)
 
 
 def _matrix(label: str, name: str, values: list[tuple[float, str]]) -> dict[str, Any]:
@@ -61,30 +65,32 @@ def _matrix(label: str, name: str, values: list[tuple[float, str]]) -> dict[str,
     return {"status": "success", "data": {"resultType": "matrix", "result": [series]}}
 
 
-def test_queries_become_samples() -> None:
+def test_queries_are_converted_to_samples() -> None:
     answers = {
         "r": _matrix("class", "web", [(0, "12.5"), (300, "NaN"), (600, "+Inf"), (900, "13")]),
         "l": _matrix("class", "web", [(0, "0.02")]),
         "d": _matrix("device", "cpu", [(900, "1"), (6600, "2")]),
     }
     with _server(200, answers) as url:
-        found = telemetry.query_samples(url, {"rate": "r", "late": "l", "down": "d"}, OVER, 5, PLAN)
-    assert found == [
+        samples = telemetry.query_samples(
+            url, {"rate": "r", "late": "l", "down": "d"}, TIME_RANGE, 5, PLAN
+        )
+    assert samples == [
         TelemetrySample(0, "web", rate=12.5), TelemetrySample(900, "web", rate=13.0),
         TelemetrySample(0, "web", late=0.02),
         TelemetrySample(900, device="cpu", down=1), TelemetrySample(6600, device="cpu", down=2),
     ]  # fmt: skip
 
 
-def test_what_was_down_once_is_not_down_now() -> None:
-    """A count of what is down has no series while nothing is."""
+def test_recovered_device_is_not_reported_down() -> None:
+    """A count of failed machines has no series while none has failed."""
     answers = {
         "r": _matrix("class", "web", [(0, "12.5")]),
         "d": _matrix("device", "cpu", [(900, "2"), (6300, "2")]),
     }
     with _server(200, answers) as url:
-        found = telemetry.query_samples(url, {"rate": "r", "down": "d"}, OVER, 5, PLAN)
-    assert found == [TelemetrySample(0, "web", rate=12.5)]
+        samples = telemetry.query_samples(url, {"rate": "r", "down": "d"}, TIME_RANGE, 5, PLAN)
+    assert samples == [TelemetrySample(0, "web", rate=12.5)]
 
 
 @pytest.mark.parametrize(
@@ -103,25 +109,25 @@ def test_what_was_down_once_is_not_down_now() -> None:
         (200, {"r": _matrix("class", "web", [(0, "NaN")])}, "returns no value for the last 2"),
     ],
 )  # fmt: skip
-def test_what_a_server_says_wrong_is_one_line(code: int, answer: Any, words: str) -> None:
+def test_server_error_is_reported_in_one_line(code: int, answer: Any, words: str) -> None:
     with _server(code, answer) as url, pytest.raises(HwnasError) as error:
-        telemetry.query_samples(url, {"rate": "r"}, OVER, 5, PLAN)
+        telemetry.query_samples(url, {"rate": "r"}, TIME_RANGE, 5, PLAN)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_server_that_is_slow_or_away_is_named() -> None:
+def test_slow_or_unreachable_server_raises() -> None:
     with (
         _server(200, b"{}", wait_s=0.5) as url,
         pytest.raises(HwnasError, match=r"within 0\.1 s|timed out"),
     ):
-        telemetry.query_samples(url, {"rate": "r"}, OVER, 0.1, PLAN)
+        telemetry.query_samples(url, {"rate": "r"}, TIME_RANGE, 0.1, PLAN)
     with pytest.raises(HwnasError, match="cannot be reached: Connection refused"):
-        telemetry.query_samples(url, {"rate": "r"}, OVER, 1, PLAN)
+        telemetry.query_samples(url, {"rate": "r"}, TIME_RANGE, 1, PLAN)
 
 
-def test_a_server_that_sends_a_byte_at_a_time_is_left_at_the_deadline() -> None:
-    """The timeout of a socket holds per read."""
+def test_deadline_stops_server_that_sends_slowly() -> None:
+    """The timeout of a socket applies to each read."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         done = threading.Event()
 
@@ -134,17 +140,17 @@ def test_a_server_that_sends_a_byte_at_a_time_is_left_at_the_deadline() -> None:
 
         thread = threading.Thread(target=drip)
         thread.start()
-        began = time.monotonic()
+        start = time.monotonic()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(HwnasError, match=r"no complete response within 0\.5 s"):
-            telemetry.query_samples(url, {"rate": "r"}, OVER, 0.5, PLAN)
-        assert time.monotonic() - began < 5
+            telemetry.query_samples(url, {"rate": "r"}, TIME_RANGE, 0.5, PLAN)
+        assert time.monotonic() - start < 5
         done.set()
         thread.join()
 
 
-def test_a_user_and_a_password_sign_in() -> None:
-    """Special characters of a password are escaped in a URL, and not in what signs in."""
+def test_url_credentials_become_basic_authorization() -> None:
+    """Special characters of a password are escaped in the URL, but not in the header."""
     request = telemetry._request("http://me:s%40cret:1@host:9090/x/api", "")
     assert request.full_url == "http://host:9090/x/api"
     signed = b"me:s@cret:1"
@@ -154,30 +160,30 @@ def test_a_user_and_a_password_sign_in() -> None:
     assert not telemetry._request("http://host:9090", "").unredirected_hdrs
 
 
-def test_a_password_in_a_url_is_not_shown() -> None:
+def test_error_hides_password_of_url() -> None:
     with pytest.raises(HwnasError) as error:
-        telemetry.query_samples("http://me:secret@127.0.0.1:9", {"rate": "r"}, OVER, 1, PLAN)
+        telemetry.query_samples("http://me:secret@127.0.0.1:9", {"rate": "r"}, TIME_RANGE, 1, PLAN)
     assert "secret" not in str(error.value)
     with pytest.raises(HwnasError, match="is not a URL") as error:
-        telemetry.query_samples("http://me:secret@ho\u2100st", {"rate": "r"}, OVER, 1, PLAN)
+        telemetry.query_samples("http://me:secret@ho\u2100st", {"rate": "r"}, TIME_RANGE, 1, PLAN)
     assert "secret" not in str(error.value)
 
 
-def test_a_plan_goes_on_by_what_a_server_says(tmp_path: Path, monkeypatch: Any) -> None:
+def test_replan_reads_telemetry_from_server(tmp_path: Path, monkeypatch: Any) -> None:
     from hwnas.__main__ import run
-    from tests.fleet import made
+    from tests.fleet import examples
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["hwnas"])
-    asked = made.service()
-    asked["classes"]["web"]["demand"]["hours"] = [40.0, 90.0]
-    made.write(tmp_path, asked, made.fleet())
+    service = examples.service()
+    service["classes"]["web"]["demand"]["hours"] = [40.0, 90.0]
+    examples.write(tmp_path, service, examples.fleet())
     assert run(["plan", "service=service.yaml", "fleet=fleet.yaml", "front=0", "run.dir=p"]) == 0
     query = "sum by (class) (rate(answered_total{job='web, all'}[5m]))"
     now = time.time()
     answers = _matrix("class", "web", [(now - 60, "100"), (now - 7260, "100")])
-    said = json.dumps(answers).encode()
-    monkeypatch.setattr(telemetry, "_fetch", lambda address, where, timeout_s: said.decode())
+    response = json.dumps(answers).encode()
+    monkeypatch.setattr(telemetry, "_fetch", lambda address, where, timeout_s: response.decode())
     options = ["run.dir=q", f"query.rate={query}", "query.window_h=3"]
     assert run(["replan", "plan=p", "telemetry=http://127.0.0.1:1", *options]) == 0
     assert Path("q/telemetry.csv").read_text().count("web,100") == 2

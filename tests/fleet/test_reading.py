@@ -1,4 +1,4 @@
-"""Services and fleets as files: what is read, and what is refused in which words."""
+"""Service and fleet files: values that are read, and errors for invalid ones."""
 
 import json
 import re
@@ -17,28 +17,28 @@ from hwnas.fleet.fleet_file import Fleet, RegionLink, network_paths
 from hwnas.fleet.placements import has_room
 from hwnas.fleet.problem import PlanningProblem, missing_key_notes, read_problem
 from hwnas.hardware.latency_tables.latency_table import LatencyTable
-from tests.fleet import made
+from tests.fleet import examples
 
 
-def _read(folder: Path, asked: made.Content, there: made.Content) -> PlanningProblem:
-    made.write(folder, asked, there)
+def _read(folder: Path, service: examples.Content, fleet: examples.Content) -> PlanningProblem:
+    examples.write(folder, service, fleet)
     return read_problem(folder / "service.yaml", folder / "fleet.yaml")
 
 
-def _changed(content: made.Content, path: str, value: Any) -> made.Content:
+def _changed(content: examples.Content, path: str, value: Any) -> examples.Content:
     *parts, last = path.split(".")
-    at = content
+    section = content
     for part in parts:
-        at = at.setdefault(part, {})
+        section = section.setdefault(part, {})
     if value is None:
-        del at[last]
+        del section[last]
     else:
-        at[last] = value
+        section[last] = value
     return content
 
 
 @pytest.mark.parametrize(
-    ("where", "path", "value", "words"),
+    ("file", "path", "value", "message"),
     [
         ("fleet", "devices.cpu.price", None, "devices.cpu.price in $ per machine-hour"),
         ("fleet", "devices.cpu.quota", 0, "'devices.cpu.quota' is 0; allowed: at least 1"),
@@ -53,7 +53,7 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
         (
             "fleet",
             "devices.cpu",
-            {**made.fleet()["devices"]["cpu"], "like": "box", "target": "bx"},
+            {**examples.fleet()["devices"]["cpu"], "like": "box", "target": "bx"},
             "no model of fronts has a latency on target 'bx' (targets with latencies: box, cpu)",
         ),
         ("fleet", "devices.cpu.like", "cpu", "leads back to 'cpu'"),
@@ -88,28 +88,28 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
         ("service", "profiles", ["empty.csv"], "file not found"),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    tmp_path: Path, where: str, path: str, value: Any, words: str | None
+def test_invalid_file_is_reported_in_one_line(
+    tmp_path: Path, file: str, path: str, value: Any, message: str | None
 ) -> None:
-    asked, there = made.service(), made.fleet()
-    _changed(asked if where == "service" else there, path, value)
-    if words is None:
-        _read(tmp_path, asked, there)
+    service, fleet = examples.service(), examples.fleet()
+    _changed(service if file == "service" else fleet, path, value)
+    if message is None:
+        _read(tmp_path, service, fleet)
         return
-    with pytest.raises(HwnasError) as refused:
-        _read(tmp_path, asked, there)
-    assert words in str(refused.value)
-    assert "\n" not in str(refused.value)
+    with pytest.raises(HwnasError) as error:
+        _read(tmp_path, service, fleet)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_device_without_latencies_names_the_command_that_measures_them(tmp_path: Path) -> None:
-    there = made.fleet()
-    there["devices"]["tpu"] = {**there["devices"]["cpu"], "target": "tpu_v9"}
+def test_device_without_latencies_names_search_command(tmp_path: Path) -> None:
+    fleet = examples.fleet()
+    fleet["devices"]["tpu"] = {**fleet["devices"]["cpu"], "target": "tpu_v9"}
     with pytest.raises(HwnasError, match=r"hwnas search \+target=tpu_v9"):
-        _read(tmp_path, made.service(), there)
+        _read(tmp_path, examples.service(), fleet)
 
 
-def test_a_trace_says_bursts_and_an_empty_one_is_refused(tmp_path: Path) -> None:
+def test_trace_gives_gaps_and_short_trace_raises(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("TIMESTAMP,x\n")
     with pytest.raises(HwnasError, match="has no rows"):
@@ -128,31 +128,31 @@ def test_a_trace_says_bursts_and_an_empty_one_is_refused(tmp_path: Path) -> None
         read_gaps(path)
 
 
-def test_latencies_are_slower_by_heat_and_modelled_on_a_device_like_another(tmp_path: Path) -> None:
-    there = made.fleet()
-    there["devices"]["cpu"]["derate"] = 0.8
-    there["devices"]["dream"] = {**there["devices"]["cpu"], "like": "cpu", "speed": 2.0,
+def test_derated_and_like_device_latencies_are_modelled(tmp_path: Path) -> None:
+    fleet = examples.fleet()
+    fleet["devices"]["cpu"]["derate"] = 0.8
+    fleet["devices"]["dream"] = {**fleet["devices"]["cpu"], "like": "cpu", "speed": 2.0,
                                  "derate": 1.0, "sketch": True}  # fmt: skip
-    found = _read(tmp_path, made.service(), there)
-    timed = found.catalogue.on(found.fleet, "cpu", "small-int8")
-    assert timed == {1: Quantity(10.0, "modelled"), 4: Quantity(25.0, "modelled")}  # not said
-    dreamt = found.catalogue.on(found.fleet, "dream", "small-int8")[1]
-    assert dreamt.value == pytest.approx(4.0)
-    assert dreamt.source == "modelled"
+    problem = _read(tmp_path, examples.service(), fleet)
+    latencies = problem.catalogue.on(problem.fleet, "cpu", "small-int8")
+    assert latencies == {1: Quantity(10.0, "modelled"), 4: Quantity(25.0, "modelled")}
+    modelled = problem.catalogue.on(problem.fleet, "dream", "small-int8")[1]
+    assert modelled.value == pytest.approx(4.0)
+    assert modelled.source == "modelled"
 
 
-def test_a_target_that_is_named_says_latencies_though_another_has_the_device_s_name(
+def test_device_target_takes_precedence_over_device_name(
     tmp_path: Path,
 ) -> None:
-    there = made.fleet()
-    there["devices"]["cpu"]["target"] = "box"
-    found = _read(tmp_path, made.service(), there)
-    timed = found.catalogue.on(found.fleet, "cpu", "small-int8")
-    assert [figure.value for figure in timed.values()] == [12.0, 40.0]
+    fleet = examples.fleet()
+    fleet["devices"]["cpu"]["target"] = "box"
+    problem = _read(tmp_path, examples.service(), fleet)
+    latencies = problem.catalogue.on(problem.fleet, "cpu", "small-int8")
+    assert [figure.value for figure in latencies.values()] == [12.0, 40.0]
 
 
 def _table(folder: Path, name: str, ms: float, **chosen: int) -> str:
-    """Write a latency table of one network, which chose how it runs; return where it is."""
+    """Write a latency table of one network with runtime choices; return its path."""
     place = f"cpu/onnxruntime-int8-{name}"
     ends = {f"measured_ms{end}": ms for end in ("", "_low", "_high")}
     row = {"search_space": "s", "id": "small", "network": "n", **ends, "n_repeats": 1,
@@ -161,83 +161,83 @@ def _table(folder: Path, name: str, ms: float, **chosen: int) -> str:
     return place
 
 
-def test_tables_say_latencies_as_their_networks_ran_and_on_one_number_of_threads(
+def test_latency_tables_require_one_number_of_threads(
     tmp_path: Path,
 ) -> None:
     several = _table(tmp_path, "1+2t-b1+8", 3.0, batch=8, threads=2)
-    found = _read(tmp_path, made.service(profiles=[several]), made.fleet()).catalogue
-    assert found.latency_ms["cpu", "small-int8"][8] == Quantity(3.0, "measured", 3.0, 3.0)
-    ran = found.ran["cpu", "small-int8"][8]
-    assert (ran.runtime, ran.provider, ran.threads) == ("onnxruntime", "cpu", 2)
-    assert ran.place.endswith(several)
+    catalogue = _read(tmp_path, examples.service(profiles=[several]), examples.fleet()).catalogue
+    assert catalogue.latency_ms["cpu", "small-int8"][8] == Quantity(3.0, "measured", 3.0, 3.0)
+    runtime = catalogue.ran["cpu", "small-int8"][8]
+    assert (runtime.runtime, runtime.provider, runtime.threads) == ("onnxruntime", "cpu", 2)
+    assert runtime.place.endswith(several)
     more = _table(tmp_path, "4t-b1", 1.0)
     words = "small-int8 on target 'cpu' with 4 threads, .*" + re.escape(f"{several} with 2:")
     with pytest.raises(HwnasError, match=words):
-        _read(tmp_path, made.service(profiles=[several, more]), made.fleet())
-    own = _table(tmp_path, "2t-b1-0123abcd", 4.0)  # beside one that ships
-    found = _read(tmp_path, made.service(profiles=[own]), made.fleet()).catalogue
-    assert found.ran["cpu", "small-int8"][1].threads == 2
-    silent = _table(tmp_path, "1t-b1+4", 1.0)
+        _read(tmp_path, examples.service(profiles=[several, more]), examples.fleet())
+    custom = _table(tmp_path, "2t-b1-0123abcd", 4.0)  # in addition to a shipped table
+    catalogue = _read(tmp_path, examples.service(profiles=[custom]), examples.fleet()).catalogue
+    assert catalogue.ran["cpu", "small-int8"][1].threads == 2
+    ambiguous = _table(tmp_path, "1t-b1+4", 1.0)
     with pytest.raises(
         HwnasError, match=r"batch size of a network is 1\+4, its threads 1; plans need one"
     ):
-        _read(tmp_path, made.service(profiles=[silent]), made.fleet())
+        _read(tmp_path, examples.service(profiles=[ambiguous]), examples.fleet())
     with pytest.raises(HwnasError, match="is 0, its threads 1; plans need one positive integer"):
         models.batch_and_threads({}, 0, 1, "x")
 
 
-def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> None:
-    asked = made.service()
-    asked["classes"]["web"] |= {"cache_hit": 0.25, "demand": {"hours": [40], "spike": 2.0}}
-    load = _read(tmp_path, asked, made.fleet()).load
+def test_cache_hit_and_spike_scale_demand(tmp_path: Path) -> None:
+    service = examples.service()
+    service["classes"]["web"] |= {"cache_hit": 0.25, "demand": {"hours": [40], "spike": 2.0}}
+    load = _read(tmp_path, service, examples.fleet()).load
     assert load.rates.tolist() == [[30.0]]
     assert load.provisioned_rates.tolist() == [[60.0]]
 
 
 @pytest.mark.parametrize("begin", [None, "2026-02-04T00:00"])  # a Wednesday
-def test_carbon_of_a_week_beside_a_plan_of_a_day_begins_on_any_day(begin: str | None) -> None:
+def test_weekly_carbon_begins_on_any_day_for_daily_plan(begin: str | None) -> None:
     times = [{"time": f"2026-02-{4 + i // 24:02}T{i % 24:02}:00"} for i in range(calendar.WEEK)]
     begin_s = None if begin is None else calendar.parse_time(begin, "begin")
-    # As a plan keeps it that is read again: the time of day alone.
-    kept = calendar.begin_seconds(calendar.begin_minutes(begin_s, calendar.DAY), calendar.DAY)
-    for at in (begin_s, kept):
-        calendar.check_rows(times, Path("c.csv"), at, calendar.DAY)
+    # A stored plan has only the time of day.
+    time_of_day_s = calendar.begin_seconds(
+        calendar.begin_minutes(begin_s, calendar.DAY), calendar.DAY
+    )
+    for start_s in (begin_s, time_of_day_s):
+        calendar.check_rows(times, Path("c.csv"), start_s, calendar.DAY)
     with pytest.raises(HwnasError, match=r"hour 0 of the plan is at Monday 00:00 UTC"):
         calendar.check_rows(times, Path("c.csv"), None, calendar.WEEK)
 
 
 @pytest.mark.parametrize("hours", [1, 12, 168, None])
-def test_constant_demand_fits_any_hours_and_alone_is_for_a_day(
-    tmp_path: Path, hours: int | None
-) -> None:
-    asked = made.service()
-    web = asked["classes"]["web"]
-    asked["classes"]["flat"] = {**web, "demand": {"rate": 90}}
+def test_constant_demand_defaults_to_one_day(tmp_path: Path, hours: int | None) -> None:
+    service = examples.service()
+    web = service["classes"]["web"]
+    service["classes"]["flat"] = {**web, "demand": {"rate": 90}}
     web["demand"] = {"rate": 5} if hours is None else {"hours": [5.0] * hours}
-    load = _read(tmp_path, asked, made.fleet()).load
+    load = _read(tmp_path, service, examples.fleet()).load
     assert sorted(load.rates.tolist()) == [[5.0] * (hours or 24), [90.0] * (hours or 24)]
 
 
-def test_of_ways_that_are_as_fast_the_cheapest_is_taken() -> None:
+def test_equally_fast_paths_prefer_lower_cost() -> None:
     links = {
         "field-a": RegionLink(5.0, usd_per_gb=0.2), "field-b": RegionLink(5.0, usd_per_gb=0.1),
         "a-cloud": RegionLink(20.0), "b-cloud": RegionLink(20.0), "cloud-b": RegionLink(20.0),
     }  # fmt: skip
-    found = network_paths(Fleet({}, links), "field")
-    assert found["cloud"].links == ("field-b", "b-cloud")
-    assert {region: way.rtt_ms for region, way in found.items()} == {
+    paths = network_paths(Fleet({}, links), "field")
+    assert paths["cloud"].links == ("field-b", "b-cloud")
+    assert {region: way.rtt_ms for region, way in paths.items()} == {
         "field": 0.0, "a": 5.0, "b": 5.0, "cloud": 25.0,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["eu-west-1-us-east", "us-east - eu-west-1"])
-def test_regions_that_have_hyphens_are_linked(tmp_path: Path, name: str) -> None:
-    asked, there = made.service(), made.fleet(links={name: {"rtt_ms": 7.0}})
-    asked["classes"]["web"] |= {"origin": "us-east", "regions": ["eu-west-1"]}
-    for device in there["devices"].values():
+def test_links_support_regions_with_hyphens(tmp_path: Path, name: str) -> None:
+    service, fleet = examples.service(), examples.fleet(links={name: {"rtt_ms": 7.0}})
+    service["classes"]["web"] |= {"origin": "us-east", "regions": ["eu-west-1"]}
+    for device in fleet["devices"].values():
         device["region"] = "eu-west-1"
-    found = _read(tmp_path, asked, there)
-    assert found.network_paths["us-east"]["eu-west-1"].rtt_ms == 7.0
+    problem = _read(tmp_path, service, fleet)
+    assert problem.network_paths["us-east"]["eu-west-1"].rtt_ms == 7.0
 
 
 def _dates(*hours: int) -> list[str]:
@@ -245,7 +245,7 @@ def _dates(*hours: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("column", "said", "words"),
+    ("column", "values", "message"),
     [
         ("hour", [0, 1, 2, 3], None),
         ("hour", [6, 7, 8, 9], "row 0: column hour is '6', expected 0"),
@@ -259,95 +259,93 @@ def _dates(*hours: int) -> list[str]:
         ("time", ["0:00", "1:00"], "'0:00' is not a time"),
     ],
 )  # fmt: skip
-def test_rows_of_demand_are_hours_in_their_order(
-    tmp_path: Path, column: str, said: list[Any], words: str | None
+def test_demand_rows_must_be_consecutive_hours(
+    tmp_path: Path, column: str, values: list[Any], message: str | None
 ) -> None:
-    asked = made.service()
-    asked["classes"]["web"]["demand"] = {"csv": "load.csv"}
-    rows = "\n".join(f"{one},9" for one in said)
+    service = examples.service()
+    service["classes"]["web"]["demand"] = {"csv": "load.csv"}
+    rows = "\n".join(f"{one},9" for one in values)
     (tmp_path / "load.csv").write_text(f"{column},web\n{rows}\n")
-    if words is None:
-        assert _read(tmp_path, asked, made.fleet()).load.n_hours == len(said)
+    if message is None:
+        assert _read(tmp_path, service, examples.fleet()).load.n_hours == len(values)
         return
-    with pytest.raises(HwnasError) as refused:
-        _read(tmp_path, asked, made.fleet())
-    assert words in str(refused.value)
-    assert "\n" not in str(refused.value)
+    with pytest.raises(HwnasError) as error:
+        _read(tmp_path, service, examples.fleet())
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_rows_may_begin_when_one_says_and_a_class_may_be_called_time(tmp_path: Path) -> None:
-    asked = made.service()
-    asked["classes"] = {"time": asked["classes"]["web"] | {"demand": {"csv": "load.csv"}}}
+def test_demand_rows_start_at_begin_option(tmp_path: Path) -> None:
+    service = examples.service()
+    service["classes"] = {"time": service["classes"]["web"] | {"demand": {"csv": "load.csv"}}}
     rows = "\n".join(f"2026-02-{9 + i // 24:02}T{i % 24:02}:00+02:00,9" for i in range(168))
     (tmp_path / "load.csv").write_text(f"Time,time\n{rows}\n")  # from a Monday on, in Athens
-    made.write(tmp_path, asked, made.fleet())
-    service, fleet = tmp_path / "service.yaml", tmp_path / "fleet.yaml"
+    examples.write(tmp_path, service, examples.fleet())
+    paths = tmp_path / "service.yaml", tmp_path / "fleet.yaml"
     with pytest.raises(HwnasError, match="hour 0 of the plan is at Monday 00:00 UTC"):
-        read_problem(service, fleet)
-    load = read_problem(service, fleet, parse_date("2026-02-02T00:00+02:00", "begin")).load
+        read_problem(*paths)
+    load = read_problem(*paths, parse_date("2026-02-02T00:00+02:00", "begin")).load
     assert load.begin_min == 6 * 24 * 60 + 22 * 60  # Sunday, 22:00 UTC
 
 
-def test_what_is_said_and_does_not_count_is_noted(tmp_path: Path) -> None:
-    asked, there = made.service(), made.fleet(carbon={"site": [0.1, 0.2, 0.3, 0.4]})
-    there["devices"]["far"] = {**there["devices"]["box"], "region": "cloud", "like": "box"}
-    asked["classes"]["web"]["regions"] = ["site", "cloud", "clod"]
-    found = _read(tmp_path, asked, there)
-    assert found.carbon["site"].tolist() == [0.1, 0.2]
-    assert found.notes == (
+def test_unused_file_entries_are_noted(tmp_path: Path) -> None:
+    service, fleet = examples.service(), examples.fleet(carbon={"site": [0.1, 0.2, 0.3, 0.4]})
+    fleet["devices"]["far"] = {**fleet["devices"]["box"], "region": "cloud", "like": "box"}
+    service["classes"]["web"]["regions"] = ["site", "cloud", "clod"]
+    problem = _read(tmp_path, service, fleet)
+    assert problem.carbon["site"].tolist() == [0.1, 0.2]
+    assert problem.notes == (
         "carbon.site has 4 hours; the plan uses the first 2.",
         "Class 'web' allows cloud, but no link leads there.",
         "Class 'web' allows clod, but no device is there.",
     )
 
 
-def test_a_class_whose_only_devices_are_sketches_is_refused(tmp_path: Path) -> None:
-    there = made.fleet()
-    there["devices"]["next"] = {
-        **there["devices"]["box"], "region": "cloud", "like": "box", "sketch": True,
+def test_class_with_only_sketch_devices_raises(tmp_path: Path) -> None:
+    fleet = examples.fleet()
+    fleet["devices"]["next"] = {
+        **fleet["devices"]["box"], "region": "cloud", "like": "box", "sketch": True,
     }  # fmt: skip
-    asked = made.service()
-    asked["classes"]["web"]["regions"] = ["cloud"]
+    service = examples.service()
+    service["classes"]["web"]["regions"] = ["cloud"]
     with pytest.raises(
         HwnasError, match=r"no device except sketches \(next\) is in a region of class"
     ):
-        _read(tmp_path, asked, there)
+        _read(tmp_path, service, fleet)
 
 
-def test_memory_that_nobody_said_is_noted_and_profiles_may_say_it(tmp_path: Path) -> None:
-    there = made.fleet()
-    there["devices"]["box"]["memory_mib"] = 64
-    words = "counted as 0: carbon.site, memory_mib of large-int8, memory_mib of small-int8."
-    assert words in missing_key_notes(_read(tmp_path, made.service(), there))[0]
+def test_missing_memory_is_noted_and_read_from_profiles(tmp_path: Path) -> None:
+    fleet = examples.fleet()
+    fleet["devices"]["box"]["memory_mib"] = 64
+    message = "counted as 0: carbon.site, memory_mib of large-int8, memory_mib of small-int8."
+    assert message in missing_key_notes(_read(tmp_path, examples.service(), fleet))[0]
     rows = "id,precision,target,batch,latency_ms,memory_mib\n"
     rows += "".join(f"{name},int8,box,1,9,70\n" for name in ("small", "large"))
     (tmp_path / "profile.csv").write_text(rows)
-    found = _read(tmp_path, made.service(profiles=["profile.csv"]), there)
-    assert missing_key_notes(found) == ["Missing values, counted as 0: carbon.site."]
-    assert not has_room(found, found.fleet.devices["box"], "small-int8")
-    assert has_room(found, found.fleet.devices["cpu"], "small-int8")  # says no limit
+    problem = _read(tmp_path, examples.service(profiles=["profile.csv"]), fleet)
+    assert missing_key_notes(problem) == ["Missing values, counted as 0: carbon.site."]
+    assert not has_room(problem, problem.fleet.devices["box"], "small-int8")
+    assert has_room(problem, problem.fleet.devices["cpu"], "small-int8")  # no memory limit
 
 
-@pytest.mark.parametrize("said", ["nan", "1e300", "later", "2026-01-31T00:00:30"])
-def test_a_begin_that_is_none_is_refused(said: str) -> None:
+@pytest.mark.parametrize("value", ["nan", "1e300", "later", "2026-01-31T00:00:30"])
+def test_invalid_begin_raises(value: str) -> None:
     with pytest.raises(HwnasError):
-        begin_minutes(parse_date(said, "begin"), 24)
+        begin_minutes(parse_date(value, "begin"), 24)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("kg_per_kwh\n300\n", "kg_per_kwh '300' is not allowed: give a number from 0 to 10"),
         ("kg\n0.3\n", "Unknown column 'kg_per_kwh'"),
     ],
 )
-def test_a_file_of_carbon_without_kg_per_kwh_is_refused(
-    tmp_path: Path, text: str, words: str
-) -> None:
+def test_invalid_carbon_file_raises(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "grid.csv").write_text(text)
-    there = made.fleet() | {"carbon": {"site": "grid.csv"}}
-    with pytest.raises(HwnasError, match=words):
-        _read(tmp_path, made.service(), there)
+    fleet = examples.fleet() | {"carbon": {"site": "grid.csv"}}
+    with pytest.raises(HwnasError, match=message):
+        _read(tmp_path, examples.service(), fleet)
 
 
 def test_examples_in_messages_are_valid(tmp_path: Path) -> None:
@@ -370,7 +368,9 @@ def test_time_in_milliseconds_is_refused() -> None:
         (["a,0.9,cpu,1,2", "a,0.9,cpu,2,3", "a,0.9,npu,1,4", "b,0.8,cpu,1,2", "a,0.9,,,"], ""),
     ],
 )
-def test_rows_of_a_network_agree(tmp_path: Path, rows: list[str], message: str) -> None:
+def test_inconsistent_rows_of_a_network_raise(
+    tmp_path: Path, rows: list[str], message: str
+) -> None:
     path = tmp_path / "front.csv"
     path.write_text("\n".join(["id,accuracy,target,batch,latency_ms", *rows]))
     catalogue = models.ModelCatalogue()

@@ -1,4 +1,4 @@
-"""Plans against all plans there are, and against a checker that reads their files alone."""
+"""Optimality of plans against exhaustive search, and validity by an independent checker."""
 
 import math
 import re
@@ -27,17 +27,17 @@ from hwnas.fleet.solver import Solution, solve_again, solve_task
 from hwnas.fleet.summary import describe_plan
 from hwnas.fleet.task import Objective, PlanningTask
 from tests.conftest import few_of
-from tests.fleet import brute_force, checker, made
+from tests.fleet import brute_force, checker, examples
 
-POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # what was simulated once serves all tests
+POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # all tests share simulated curves
 
 
 def _problem(folder: Path) -> PlanningProblem:
-    found = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-    return replace(found, arrivals=(POISSON,))
+    problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
+    return replace(problem, arrivals=(POISSON,))
 
 
-def _solved(folder: Path, objective: Objective = "cost") -> Solution:
+def _solve(folder: Path, objective: Objective = "cost") -> Solution:
     problem = _problem(folder)
     return solve_task(
         PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), objective),
@@ -48,127 +48,129 @@ def _solved(folder: Path, objective: Objective = "cost") -> Solution:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", few_of(range(12), 6))
-def test_cost_is_the_least_of_all_plans(tmp_path: Path, seed: int) -> None:
-    made.write_random(tmp_path, np.random.default_rng(seed), classes=1, tiny=True)
-    found = _solved(tmp_path)
-    best = brute_force.least_cost(found.task)
-    assert found.serves is math.isfinite(best)
-    if found.serves:
-        assert found.value == pytest.approx(best, rel=1e-6)
+def test_cost_equals_exhaustive_search(tmp_path: Path, seed: int) -> None:
+    examples.write_random(tmp_path, np.random.default_rng(seed), classes=1, tiny=True)
+    solution = _solve(tmp_path)
+    best = brute_force.least_cost(solution.task)
+    assert solution.serves is math.isfinite(best)
+    if solution.serves:
+        assert solution.value == pytest.approx(best, rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", few_of(range(24), 4))
-def test_random_plans_keep_what_files_ask_for(tmp_path: Path, seed: int) -> None:
+def test_random_plans_satisfy_constraints(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)
-    made.write_random(tmp_path, rng, classes=int(rng.integers(1, 4)), tiny=False)
-    made.write_answers(tmp_path, rng)
+    examples.write_random(tmp_path, rng, classes=int(rng.integers(1, 4)), tiny=False)
+    examples.write_answers(tmp_path, rng)
     try:
-        found = _solved(tmp_path, ("cost", "carbon", "energy")[seed % 3])
-    except HwnasError as refused:
-        pytest.skip(str(refused))  # no model fits a class of what was drawn
-    if found.serves:
-        (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(found)))
-        assert checker.broken(tmp_path, tmp_path) == []
+        solution = _solve(tmp_path, ("cost", "carbon", "energy")[seed % 3])
+    except HwnasError as error:
+        pytest.skip(str(error))  # no model fits a class of the random service
+    if solution.serves:
+        (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(solution)))
+        assert checker.find_violations(tmp_path, tmp_path) == []
 
 
-def _of_one_device(folder: Path, asked: dict[str, Any], models: Any, **device: Any) -> None:
-    """Write a service over one kind of machine, which is rented by the hour."""
+def _write_one_device(folder: Path, service: dict[str, Any], models: Any, **device: Any) -> None:
+    """Write a service and a fleet with one type of on-demand machine."""
     cpu = {"region": "site", "buy": "on_demand", "quota": 600, "price": 0.2, "slots": 1, **device}
-    there = made.fleet(devices={"cpu": {**cpu, "busy_w": 100}}, links={"field-site": LINK})
-    made.write(folder, asked, there, models)
+    fleet = examples.fleet(devices={"cpu": {**cpu, "busy_w": 100}}, links={"field-site": LINK})
+    examples.write(folder, service, fleet, models)
 
 
 LINK = {"rtt_ms": 5, "usd_per_gb": 0.09}
-MODELS = [(name, accuracy, {"cpu": times["cpu"]}) for name, accuracy, times in made.MODELS]
+MODELS = [(name, accuracy, {"cpu": times["cpu"]}) for name, accuracy, times in examples.MODELS]
 
 
-def test_a_sliver_of_a_demand_is_served_though_it_takes_another_machine(tmp_path: Path) -> None:
-    asked = made.service()
+def test_small_remaining_demand_gets_another_machine(tmp_path: Path) -> None:
+    service = examples.service()
     rates = np.random.default_rng(2).uniform(200, 1500, 24)
-    asked["classes"]["web"]["demand"] = {"hours": rates.tolist()}
-    _of_one_device(tmp_path, asked, [("only", 0.8, {"cpu": (20.0, 80.0)})])
-    assert _solved(tmp_path).serves
+    service["classes"]["web"]["demand"] = {"hours": rates.tolist()}
+    _write_one_device(tmp_path, service, [("only", 0.8, {"cpu": (20.0, 80.0)})])
+    assert _solve(tmp_path).serves
 
 
-def test_a_pool_can_carry_what_it_is_planned_for_however_late_answers_may_be(
+def test_pool_capacity_covers_demand_for_long_latency_limit(
     tmp_path: Path,
 ) -> None:
-    """In 20 s a queue that grows does not show where answers may take a second."""
-    asked = made.service()
-    asked["classes"]["web"] |= {"p99_ms": 1000.0, "demand": {"rate": 1500.0}}
-    _of_one_device(tmp_path, asked, [("only", 0.8, {"cpu": (20.0, 80.0)})])
+    """A simulation of 20 s does not reveal a growing queue if the limit is one second."""
+    service = examples.service()
+    service["classes"]["web"] |= {"p99_ms": 1000.0, "demand": {"rate": 1500.0}}
+    _write_one_device(tmp_path, service, [("only", 0.8, {"cpu": (20.0, 80.0)})])
     problem = _problem(tmp_path)
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
     (hour,) = planner.plan_task(task, 20, [0, 1], NullProgress()).plan.hours
-    assert sum(pool.replicas for pool in hour.pools) > 30  # a replica answers 50 a second at most
+    assert (
+        sum(pool.replicas for pool in hour.pools) > 30
+    )  # a replica serves at most 50 requests per second
 
 
-def test_limits_that_are_near_are_both_kept(tmp_path: Path) -> None:
-    asked = made.service()
-    web = asked["classes"]["web"] | {"demand": {"rate": 10.0}}
-    asked["classes"] = {"a": web | {"p99_ms": 60.0}, "b": web | {"p99_ms": 59.0}}
-    _of_one_device(tmp_path, asked, [("only", 0.8, {"cpu": (50.0, 200.0)})])
-    assert _solved(tmp_path).serves
+def test_similar_latency_limits_are_both_satisfied(tmp_path: Path) -> None:
+    service = examples.service()
+    web = service["classes"]["web"] | {"demand": {"rate": 10.0}}
+    service["classes"] = {"a": web | {"p99_ms": 60.0}, "b": web | {"p99_ms": 59.0}}
+    _write_one_device(tmp_path, service, [("only", 0.8, {"cpu": (50.0, 200.0)})])
+    assert _solve(tmp_path).serves
 
 
-def test_what_flows_by_the_tolerance_of_the_solver_alone_is_no_route(
+def test_flow_within_solver_tolerance_is_no_route(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.write_random(tmp_path, np.random.default_rng(0), classes=1, tiny=True)
+    examples.write_random(tmp_path, np.random.default_rng(0), classes=1, tiny=True)
     exact = solve_all
 
-    def tolerant(program: Any, *given: Any) -> Any:
-        found = exact(program, *given)
-        assert found.values is not None
-        found.values[: program.begin["z"]] += 1e-5
-        return found
+    def tolerant(program: Any, *arguments: Any) -> Any:
+        result = exact(program, *arguments)
+        assert result.values is not None
+        result.values[: program.begin["z"]] += 1e-5
+        return result
 
     monkeypatch.setattr(solver, "solve_all", tolerant)
-    plan = to_plan(_solved(tmp_path))
+    plan = to_plan(_solve(tmp_path))
     for hour in plan.hours:
-        there = {pool.kind for pool in hour.pools}
-        assert {route.first for route in (*hour.routes, *hour.degraded)} <= there
+        pool_names = {pool.kind for pool in hour.pools}
+        assert {route.first for route in (*hour.routes, *hour.degraded)} <= pool_names
 
 
-def test_links_are_paid_for_what_comes_and_hours_cost_what_the_plan_says(tmp_path: Path) -> None:
-    asked = made.service()
-    asked["classes"]["web"] |= {
+def test_link_and_machine_costs_match_simulation(tmp_path: Path) -> None:
+    service = examples.service()
+    service["classes"]["web"] |= {
         "origin": "field", "payload_kib": 1000.0, "demand": {"hours": [30.0, 60.0], "spike": 3.0},
     }  # fmt: skip
-    _of_one_device(tmp_path, asked, MODELS, start_s=1800)
-    found = _solved(tmp_path)
-    plan = to_plan(found)
+    _write_one_device(tmp_path, service, MODELS, start_s=1800)
+    solution = _solve(tmp_path)
+    plan = to_plan(solution)
     machines = sum(n * 0.2 * 1.5 for hour in plan.hours for n in hour.machines.values())
-    sent = (30 + 60) * 3600 * 1000 / (1 << 20) * 0.09
-    assert found.value == pytest.approx(machines + sent)
-    seen = simulation.simulate(
-        plan, SimulationSetup(planner.arrivals_by_class(found.task.problem)), [0], NullProgress()
+    transfer = (30 + 60) * 3600 * 1000 / (1 << 20) * 0.09
+    assert solution.value == pytest.approx(machines + transfer)
+    statistics = simulation.simulate(
+        plan, SimulationSetup(planner.arrivals_by_class(solution.task.problem)), [0], NullProgress()
     )
-    assert sum(hour.usd for hour in seen) == pytest.approx(found.value)
-    budget = {"budgets": {"cost_per_day": (found.value + 0.01) * 12}}
-    made.write(
-        tmp_path, asked | budget, yaml.safe_load((tmp_path / "fleet.yaml").read_text()), MODELS
+    assert sum(hour.usd for hour in statistics) == pytest.approx(solution.value)
+    budget = {"budgets": {"cost_per_day": (solution.value + 0.01) * 12}}
+    examples.write(
+        tmp_path, service | budget, yaml.safe_load((tmp_path / "fleet.yaml").read_text()), MODELS
     )
-    assert _solved(tmp_path).serves
+    assert _solve(tmp_path).serves
     (tmp_path / "plan.yaml").write_bytes(to_yaml(plan))
-    assert checker.broken(tmp_path, tmp_path) == []
+    assert checker.find_violations(tmp_path, tmp_path) == []
 
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Path:
-    """Return a folder with a service, a fleet and a plan that must survive failures."""
-    asked = made.service(survive={"any_one": "device", "all_of": ["spot"]})
-    there = made.fleet()
-    there["devices"]["spot"] = {**there["devices"]["cpu"], "buy": "spot", "price": 0.05,
+    """Return a folder with a service, a fleet and a plan that tolerates failures."""
+    service = examples.service(survive={"any_one": "device", "all_of": ["spot"]})
+    fleet = examples.fleet()
+    fleet["devices"]["spot"] = {**fleet["devices"]["cpu"], "buy": "spot", "price": 0.05,
                                 "target": "cpu"}  # fmt: skip
-    there["devices"]["cpu"]["quota"] = 6
-    models = [(n, a, {**t, "spot": t["cpu"]}) for n, a, t in made.MODELS]
-    made.write(tmp_path, asked, there, models)
-    (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(_solved(tmp_path))))
+    fleet["devices"]["cpu"]["quota"] = 6
+    models = [(n, a, {**t, "spot": t["cpu"]}) for n, a, t in examples.MODELS]
+    examples.write(tmp_path, service, fleet, models)
+    (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(_solve(tmp_path))))
     return tmp_path
 
 
-def _one(content: Any, path: list[Any], change: Any) -> None:
+def _modify(content: Any, path: list[Any], change: Any) -> None:
     for key in path[:-1]:
         content = content[key]
     content[path[-1]] = change(content[path[-1]])
@@ -186,17 +188,17 @@ def _one(content: Any, path: list[Any], change: Any) -> None:
     ],
     ids=["unserved", "no spare", "no room", "degraded", "cost", "hours"],
 )
-def test_the_checker_sees_what_is_changed(planned: Path, path_and_change: Any) -> None:
-    assert checker.broken(planned, planned) == []
+def test_checker_detects_modified_plan(planned: Path, path_and_change: Any) -> None:
+    assert checker.find_violations(planned, planned) == []
     content = yaml.safe_load((planned / "plan.yaml").read_text())
-    _one(content, *path_and_change)
+    _modify(content, *path_and_change)
     (planned / "plan.yaml").write_text(yaml.safe_dump(content))
-    assert checker.broken(planned, planned)
+    assert checker.find_violations(planned, planned)
 
 
-def test_a_plan_is_read_as_it_was_written_and_refused_where_it_was_not(planned: Path) -> None:
-    found = read_plan(planned)
-    assert to_yaml(found) == (planned / "plan.yaml").read_bytes()
+def test_plan_round_trip_and_invalid_plan_raises(planned: Path) -> None:
+    plan = read_plan(planned)
+    assert to_yaml(plan) == (planned / "plan.yaml").read_bytes()
     content = yaml.safe_load((planned / "plan.yaml").read_text())
     content["hours"][0]["routes"][0]["first"] = "nothing"
     (planned / "plan.yaml").write_text(yaml.safe_dump(content))
@@ -208,7 +210,7 @@ def test_a_plan_is_read_as_it_was_written_and_refused_where_it_was_not(planned: 
 
 
 @pytest.mark.parametrize(
-    ("more", "there", "words"),
+    ("more", "quotas", "expected"),
     [
         (
             {"budgets": {"cost_per_day": 0.01}},
@@ -223,37 +225,39 @@ def test_a_plan_is_read_as_it_was_written_and_refused_where_it_was_not(planned: 
         ({}, {"cpu": 1, "box": 1}, "Quotas in fleet.yaml, without machines that are down, are"),
     ],
 )
-def test_the_limit_that_binds_is_named(
-    tmp_path: Path, more: Any, there: dict[str, int], words: str
+def test_binding_limit_is_named(
+    tmp_path: Path, more: Any, quotas: dict[str, int], expected: str
 ) -> None:
-    asked, fleet = made.service(**more), made.fleet()
-    asked["classes"]["web"]["demand"]["hours"] = [40.0, 120.0]
-    for name, quota in there.items():
+    service, fleet = examples.service(**more), examples.fleet()
+    service["classes"]["web"]["demand"]["hours"] = [40.0, 120.0]
+    for name, quota in quotas.items():
         fleet["devices"][name]["quota"] = quota
-    made.write(tmp_path, asked, fleet)
-    found = _solved(tmp_path)
-    assert not found.serves
-    told = infeasibility.explain_unserved(found, NullProgress())
-    assert words in told
-    assert "% of the demand of class 'web' can be served" in told
+    examples.write(tmp_path, service, fleet)
+    solution = _solve(tmp_path)
+    assert not solution.serves
+    message = infeasibility.explain_unserved(solution, NullProgress())
+    assert expected in message
+    assert "% of the demand of class 'web' can be served" in message
 
 
-def test_no_limit_is_named_where_there_was_no_time_for_more(
+def test_no_limit_is_named_after_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.write(tmp_path, made.service(budgets={"power_w": {"site": 10_000}}), made.fleet())
+    examples.write(
+        tmp_path, examples.service(budgets={"power_w": {"site": 10_000}}), examples.fleet()
+    )
     with monkeypatch.context() as patch:
         patch.setattr(solver, "MOST_COLUMNS", 0)  # hours are solved one by one
-        found = _solved(tmp_path)
-    assert found.serves
-    found.hours[0].unserved[0, 0] = 0.25
-    told = infeasibility.explain_unserved(found, NullProgress())
-    assert "75% of the demand of class 'web' can be served" in told
-    assert "No limit of the files is the cause: increase limit_s" in told
+        solution = _solve(tmp_path)
+    assert solution.serves
+    solution.hours[0].unserved[0, 0] = 0.25
+    message = infeasibility.explain_unserved(solution, NullProgress())
+    assert "75% of the demand of class 'web' can be served" in message
+    assert "No limit of the files is the cause: increase limit_s" in message
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "message"),
     [
         ("accuracy_min", 0.9, "accuracy_min=0.7800 is feasible"),
         (
@@ -269,147 +273,152 @@ def test_no_limit_is_named_where_there_was_no_time_for_more(
         ),
     ],
 )
-def test_a_class_that_no_model_fits_is_told_the_nearest(
-    tmp_path: Path, name: str, value: Any, words: str
+def test_class_without_fitting_model_names_nearest_model(
+    tmp_path: Path, name: str, value: Any, message: str
 ) -> None:
-    asked = made.service()
+    service = examples.service()
     more = value if name == "more" else {name: value}
-    asked["classes"]["web"] |= {"accuracy_min": 0.75} | more
-    made.write(tmp_path, asked, made.fleet())
-    with pytest.raises(HwnasError, match=words):
-        _solved(tmp_path)
+    service["classes"]["web"] |= {"accuracy_min": 0.75} | more
+    examples.write(tmp_path, service, examples.fleet())
+    with pytest.raises(HwnasError, match=message):
+        _solve(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("of_box", "words"),
+    ("box_options", "message"),
     [
-        # What is accurate enough was not timed where the class may go: a lower floor would suffice.
+        # The accurate model has no latency in the region of the class: a lower floor would suffice.
         ({}, r"most accurate there, small-int8, has 0.6900 \(large-int8 has 0.7800, but was not "
              r"timed there\): accuracy_min=0.6900 is feasible"),
         ({"memory_mib": 3.0, "slots": 2}, "memory_mib in fleet.yaml is too low; large-int8 takes "
                                           "2 MiB in each of the 2 slots of box, which has 3"),
     ],
 )  # fmt: skip
-def test_a_class_that_a_device_cannot_serve_is_told_why(
-    tmp_path: Path, of_box: dict[str, float], words: str
+def test_class_without_fitting_device_names_reason(
+    tmp_path: Path, box_options: dict[str, float], message: str
 ) -> None:
-    asked, there = made.service(), made.fleet()
-    asked["classes"]["web"] |= {"accuracy_min": 0.75, "regions": ["edge"]}
-    there["devices"]["box"] |= {"region": "edge", **of_box}
-    (small, low, times), (large, high, slow) = made.MODELS
-    on_box = slow if of_box else {"cpu": slow["cpu"]}
+    service, fleet = examples.service(), examples.fleet()
+    service["classes"]["web"] |= {"accuracy_min": 0.75, "regions": ["edge"]}
+    fleet["devices"]["box"] |= {"region": "edge", **box_options}
+    (small, low, times), (large, high, slow) = examples.MODELS
+    on_box = slow if box_options else {"cpu": slow["cpu"]}
     rows = "id,precision,target,batch,latency_ms,memory_mib\nlarge,int8,cpu,8,99,2\n"
     (tmp_path / "more.csv").write_text(rows)
-    asked["profiles"] = ["more.csv"]
-    made.write(tmp_path, asked, there, [(small, low, times), (large, high, on_box)])
-    with pytest.raises(HwnasError, match=words):
-        _solved(tmp_path)
+    service["profiles"] = ["more.csv"]
+    examples.write(tmp_path, service, fleet, [(small, low, times), (large, high, on_box)])
+    with pytest.raises(HwnasError, match=message):
+        _solve(tmp_path)
 
 
-def test_the_power_that_would_do_does(tmp_path: Path) -> None:
-    asked, there = made.service(budgets={"power_w": {"site": 1}}), made.fleet()
-    for device in there["devices"].values():
+def test_suggested_power_limit_is_feasible(tmp_path: Path) -> None:
+    service, fleet = examples.service(budgets={"power_w": {"site": 1}}), examples.fleet()
+    for device in fleet["devices"].values():
         device |= {"idle_w": 0.2, "busy_w": 0.44}
-    made.write(tmp_path, asked, there)
-    assert _solved(tmp_path).serves  # a watt is enough
-    asked["budgets"]["power_w"]["site"] = 0.1
-    made.write(tmp_path, asked, there)
-    told = infeasibility.explain_unserved(_solved(tmp_path), NullProgress())
-    found = re.search(r"power_w in service.yaml is too low: site=([\d.]+) W would suffice", told)
-    assert found is not None, told
-    asked["budgets"]["power_w"]["site"] = float(found[1])
-    made.write(tmp_path, asked, there)
-    assert _solved(tmp_path).serves
+    examples.write(tmp_path, service, fleet)
+    assert _solve(tmp_path).serves  # a watt is enough
+    service["budgets"]["power_w"]["site"] = 0.1
+    examples.write(tmp_path, service, fleet)
+    message = infeasibility.explain_unserved(_solve(tmp_path), NullProgress())
+    match = re.search(r"power_w in service.yaml is too low: site=([\d.]+) W would suffice", message)
+    assert match is not None, message
+    service["budgets"]["power_w"]["site"] = float(match[1])
+    examples.write(tmp_path, service, fleet)
+    assert _solve(tmp_path).serves
 
 
 @pytest.mark.parametrize("name", ["cost_per_day", "carbon_kg_per_day"])
-def test_a_budget_that_would_do_does(tmp_path: Path, name: str) -> None:
-    asked, there = made.service(budgets={name: 1e-3}), made.fleet() | {"carbon": {"site": 0.3}}
-    made.write(tmp_path, asked, there)
-    message = infeasibility.explain_unserved(_solved(tmp_path), NullProgress())
-    found = re.search(r"is too low: the best plan without it takes ([\d.]+) .* a day", message)
-    assert found is not None, message
-    asked["budgets"][name] = float(found[1])
-    made.write(tmp_path, asked, there)
-    assert _solved(tmp_path).serves
+def test_suggested_budget_is_feasible(tmp_path: Path, name: str) -> None:
+    service, fleet = (
+        examples.service(budgets={name: 1e-3}),
+        examples.fleet() | {"carbon": {"site": 0.3}},
+    )
+    examples.write(tmp_path, service, fleet)
+    message = infeasibility.explain_unserved(_solve(tmp_path), NullProgress())
+    match = re.search(r"is too low: the best plan without it takes ([\d.]+) .* a day", message)
+    assert match is not None, message
+    service["budgets"][name] = float(match[1])
+    examples.write(tmp_path, service, fleet)
+    assert _solve(tmp_path).serves
 
 
-def test_a_failure_that_was_not_simulated_is_not_said_to_be_survived(planned: Path) -> None:
+def test_summary_excludes_failures_not_simulated(planned: Path) -> None:
     problem = _problem(planned)
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
-    found = planner.plan_task(task, 20, [0], NullProgress())
-    seen = next(iter(found.failures.values()))
-    said = "\n".join(describe_plan(replace(found, failures={"box": seen, "spot": []})))
-    assert "If any of box fails" in said
-    assert "No failure of spot was simulated" in said
+    outcome = planner.plan_task(task, 20, [0], NullProgress())
+    runs = next(iter(outcome.failures.values()))
+    text = "\n".join(describe_plan(replace(outcome, failures={"box": runs, "spot": []})))
+    assert "If any of box fails" in text
+    assert "No failure of spot was simulated" in text
 
 
-def test_a_budget_that_binds_is_told_in_its_own_unit(tmp_path: Path) -> None:
-    asked, there = made.service(), made.fleet(carbon={"site": 0.3})
-    asked["budgets"] = {"carbon_kg_per_day": 0.001}
-    made.write(tmp_path, asked, there)
-    found = _solved(tmp_path)
-    assert not found.serves
+def test_binding_budget_is_reported_in_its_unit(tmp_path: Path) -> None:
+    service, fleet = examples.service(), examples.fleet(carbon={"site": 0.3})
+    service["budgets"] = {"carbon_kg_per_day": 0.001}
+    examples.write(tmp_path, service, fleet)
+    solution = _solve(tmp_path)
+    assert not solution.serves
     assert re.search(
         r"carbon_kg_per_day=0.001 in service.yaml is too low: .* takes [\d.]+ kg of CO2 a day",
-        infeasibility.explain_unserved(found, NullProgress()),
+        infeasibility.explain_unserved(solution, NullProgress()),
     )
 
 
-def test_plans_are_simulated_until_nothing_is_late(planned: Path) -> None:
+def test_plans_are_corrected_until_not_late(planned: Path) -> None:
     problem = _problem(planned)
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
-    found = planner.plan_task(task, 20, [0, 1], NullProgress())
-    assert found.late <= 0.01
-    for runs in found.failures.values():
+    outcome = planner.plan_task(task, 20, [0, 1], NullProgress())
+    assert outcome.late <= 0.01
+    for runs in outcome.failures.values():
         for run in runs:
             assert all(c.lost == 0 and c.late_after <= 0.01 for c in run.classes.values())
 
 
-def test_a_failure_sends_to_routes_what_the_degraded_state_gives_them_more() -> None:
+def test_failure_traffic_follows_degraded_routes() -> None:
     def route(first: str, rate: float) -> RequestRoute:
         return RequestRoute("web", rate, first, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
 
-    gone, kept = route("spot", 6.0), route("cpu", 4.0)
-    weights = events._spare([gone, kept], [route("cpu", 7.0), route("box", 3.0)])
+    failed, remaining = route("spot", 6.0), route("cpu", 4.0)
+    weights = events._spare([failed, remaining], [route("cpu", 7.0), route("box", 3.0)])
     assert weights == pytest.approx([6e-6, 4e-6, 3.0, 3.0])
-    # Nothing is spare, or nothing was planned for a failure: by rates.
-    assert events._spare([gone, kept], [kept]) == pytest.approx([6e-6, 4e-6, 4e-6])
-    assert events._spare([gone, kept], []) == pytest.approx([6e-6, 4e-6])
+    # Without spare capacity or degraded routes: in proportion to rates.
+    assert events._spare([failed, remaining], [remaining]) == pytest.approx([6e-6, 4e-6, 4e-6])
+    assert events._spare([failed, remaining], []) == pytest.approx([6e-6, 4e-6])
 
 
-def test_a_sketch_has_the_goodputs_of_what_it_is_like(tmp_path: Path) -> None:
-    """The plan's were corrected upwards by a twentieth: what costs 2 % less saves as much."""
-    asked = made.service()
-    asked["classes"]["web"]["demand"] = {"hours": [2000.0, 2203.0]}
-    _of_one_device(tmp_path, asked, MODELS)
-    there = yaml.safe_load((tmp_path / "fleet.yaml").read_text())
-    there["devices"]["next"] = there["devices"]["cpu"] | {
+def test_sketch_uses_corrected_goodputs_of_like_device(tmp_path: Path) -> None:
+    """Goodputs of the plan were raised by 5 %; a device that is 2 % cheaper saves 2 %."""
+    service = examples.service()
+    service["classes"]["web"]["demand"] = {"hours": [2000.0, 2203.0]}
+    _write_one_device(tmp_path, service, MODELS)
+    fleet = yaml.safe_load((tmp_path / "fleet.yaml").read_text())
+    fleet["devices"]["next"] = fleet["devices"]["cpu"] | {
         "price": 0.196, "like": "cpu", "sketch": True,
     }  # fmt: skip
-    made.write(tmp_path, asked, there, MODELS)
+    examples.write(tmp_path, service, fleet, MODELS)
     problem = _problem(tmp_path)
-    only = alternatives.without_sketches(problem)
-    task = PlanningTask(only, find_choices(only, GOODPUTS, NullProgress()), "cost")
+    without_sketches = alternatives.without_sketches(problem)
+    task = PlanningTask(
+        without_sketches, find_choices(without_sketches, GOODPUTS, NullProgress()), "cost"
+    )
     stations = range(len(task.choices.placements))
     task = replace(task, scale={(i, q): 1.05 for i in (0, 1) for q in stations})
-    found = solve_task(task, 20, NullProgress())
-    plan = to_plan(found)
+    solution = solve_task(task, 20, NullProgress())
+    plan = to_plan(solution)
     (row,) = alternatives.sketch_rows(
-        problem, planner.PlanningOutcome(plan, found, [], {}, 0), 20, NullProgress()
+        problem, planner.PlanningOutcome(plan, solution, [], {}, 0), 20, NullProgress()
     )
     assert 0.015 < float(str(row["saved_share"])) < 0.025
     (message,) = alternatives.describe_sketches([row | {"saved": -1e-9}], plan)
     assert message == "Buying next would save nothing: no better plan uses it."
 
 
-def test_corrections_simulate_what_they_change(
+def test_corrections_simulate_only_changed_hours(
     planned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = _problem(planned)
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
     simulated: list[int] = []
-    real, late = simulation.simulate_hour, planner._late_placements
+    real, late_placements = simulation.simulate_hour, planner._late_placements
 
     def counted(
         plan: DeploymentPlan, hour: int, scene: SimulationSetup, seed: int
@@ -417,50 +426,52 @@ def test_corrections_simulate_what_they_change(
         simulated.append(hour)
         return real(plan, hour, scene, seed)
 
-    def first_hour_once(found: Solution, seen: Sequence[HourStatistics]) -> set[tuple[int, int]]:
-        monkeypatch.setattr(planner, "_late_placements", late)
-        return {(0, row.placement) for row in found.hours[0].pools}
+    def first_hour_once(
+        solution: Solution, statistics: Sequence[HourStatistics]
+    ) -> set[tuple[int, int]]:
+        monkeypatch.setattr(planner, "_late_placements", late_placements)
+        return {(0, row.placement) for row in solution.hours[0].pools}
 
     first = solve_task(task, 20, NullProgress())
     monkeypatch.setattr(simulation, "simulate_hour", counted)
     monkeypatch.setattr(planner, "_late_placements", first_hour_once)
     monkeypatch.setattr(planner, "_simulate_failures", lambda *_: {})
 
-    def resolve(found: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
-        return solve_again(found, task, hours, 20, NullProgress())
+    def resolve(solution: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
+        return solve_again(solution, task, hours, 20, NullProgress())
 
-    found = planner.correct(first, resolve, [0, 1], NullProgress())
-    assert found.rounds > 0
-    n_hours = len(found.plan.hours)
+    outcome = planner.correct(first, resolve, [0, 1], NullProgress())
+    assert outcome.rounds > 0
+    n_hours = len(outcome.plan.hours)
     assert n_hours > 1
-    assert len(simulated) < 2 * n_hours * (found.rounds + 1)
-    scene = SimulationSetup(planner.arrivals_by_class(problem))
-    assert found.statistics == simulation.simulate(found.plan, scene, [0, 1], NullProgress())
+    assert len(simulated) < 2 * n_hours * (outcome.rounds + 1)
+    setup = SimulationSetup(planner.arrivals_by_class(problem))
+    assert outcome.statistics == simulation.simulate(outcome.plan, setup, [0, 1], NullProgress())
 
 
-def test_a_longer_limit_of_one_class_never_costs_more(tmp_path: Path) -> None:
-    """Classes of different limits may share a pool, which keeps the shorter one."""
+def test_longer_limit_of_one_class_never_costs_more(tmp_path: Path) -> None:
+    """Classes with different limits may share a pool, which satisfies the shorter one."""
     costs = []
     for p99_ms in (100.0, 300.0):
-        asked, there = made.service(), made.fleet()
-        web = asked["classes"]["web"] | {"demand": {"hours": [20.0, 20.0]}}
-        asked["classes"] = {"web": web | {"p99_ms": 100.0}, "mobile": web | {"p99_ms": p99_ms}}
-        made.write(tmp_path, asked, there, made.MODELS)
-        costs.append(_solved(tmp_path).value)
+        service, fleet = examples.service(), examples.fleet()
+        web = service["classes"]["web"] | {"demand": {"hours": [20.0, 20.0]}}
+        service["classes"] = {"web": web | {"p99_ms": 100.0}, "mobile": web | {"p99_ms": p99_ms}}
+        examples.write(tmp_path, service, fleet, examples.MODELS)
+        costs.append(_solve(tmp_path).value)
     assert costs[1] <= costs[0] * (1 + 1e-9)
 
 
-def test_hour_by_hour_is_near_what_is_solved_whole(
+def test_hourly_solution_is_close_to_joint_solution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.write_random(tmp_path, np.random.default_rng(1006), classes=2, tiny=False)
-    made.write_answers(tmp_path, np.random.default_rng(0))
-    exact = _solved(tmp_path)
+    examples.write_random(tmp_path, np.random.default_rng(1006), classes=2, tiny=False)
+    examples.write_answers(tmp_path, np.random.default_rng(0))
+    exact = _solve(tmp_path)
     monkeypatch.setattr("hwnas.fleet.solver.MOST_COLUMNS", 0)
-    found = _solved(tmp_path)
+    hourly = _solve(tmp_path)
     assert exact.serves
-    assert found.serves
-    assert exact.value * (1 - 1e-6) <= found.value <= exact.value * 1.1 + 1e-9
-    assert found.bound_all <= exact.value * (1 + 1e-6) + 1e-9
-    (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(found)))
-    assert checker.broken(tmp_path, tmp_path) == []
+    assert hourly.serves
+    assert exact.value * (1 - 1e-6) <= hourly.value <= exact.value * 1.1 + 1e-9
+    assert hourly.bound_all <= exact.value * (1 + 1e-6) + 1e-9
+    (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(hourly)))
+    assert checker.find_violations(tmp_path, tmp_path) == []

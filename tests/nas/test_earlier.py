@@ -23,7 +23,7 @@ from hwnas.nas.run import Run, check_resumable
 from hwnas.nas.shared_study import Membership, SharedStudy
 from hwnas.workflows import profile_kit
 from hwnas.workflows.components import SearchComponents
-from tests.analysis.made import PAIR
+from tests.analysis.synthetic import PAIR
 from tests.core.unusable import edit
 
 MS = ("latency_ms",)

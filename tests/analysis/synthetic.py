@@ -1,4 +1,4 @@
-"""Runs made of numbers."""
+"""Synthetic runs and fronts."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def run_of(
     half: Sequence[float] = (0.0, 0.0),
     names: Sequence[str] = ("accuracy", "latency_ms"),
 ) -> ComparedRun:
-    """Return a run of points; ``half`` is half the width of the interval in each objective."""
+    """Return a run with points; ``half`` is half the interval width of each objective."""
     points = []
     for i, row in enumerate(values):
         figures = {
@@ -33,9 +33,9 @@ def run_of(
 
 
 def unit_frame(n: int, reference: float = 1.0) -> ReferenceFrame:
-    """Return a frame that leaves objectives, to be minimised, as they are up to the reference."""
+    """Return a frame of minimised objectives that scales nothing."""
     objectives = tuple(Objective(f"f{i}", maximise=False) for i in range(n))
-    return ReferenceFrame(objectives, np.zeros(n), np.full(n, reference), "as they are")
+    return ReferenceFrame(objectives, np.zeros(n), np.full(n, reference), "unscaled")
 
 
 def random_front(seed: int, n: int = 30, m: int = 2) -> Array:

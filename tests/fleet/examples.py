@@ -1,4 +1,4 @@
-"""Small services and fleets, as files, drawn at random or as one says."""
+"""Small service and fleet files, fixed or random."""
 
 import csv
 from pathlib import Path
@@ -12,10 +12,10 @@ Content = dict[str, Any]
 
 def service(**more: Any) -> Content:
     """Return a service of one class over two models."""
-    asked = {
+    web = {
         "p99_ms": 50.0, "accuracy_min": 0.7, "regions": ["site"], "demand": {"hours": [40.0, 90.0]},
     }  # fmt: skip
-    return {"fronts": ["front.csv"], "classes": {"web": asked}, **more}
+    return {"fronts": ["front.csv"], "classes": {"web": web}, **more}
 
 
 def fleet(**more: Any) -> Content:
@@ -36,11 +36,11 @@ MODELS = [
 ]
 
 
-def write(folder: Path, asked: Content, there: Content, models: Any = MODELS) -> None:
+def write(folder: Path, service: Content, fleet: Content, models: Any = MODELS) -> None:
     """Write ``service.yaml``, ``fleet.yaml`` and ``front.csv``."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "service.yaml").write_text(yaml.safe_dump(asked))
-    (folder / "fleet.yaml").write_text(yaml.safe_dump(there))
+    (folder / "service.yaml").write_text(yaml.safe_dump(service))
+    (folder / "fleet.yaml").write_text(yaml.safe_dump(fleet))
     with (folder / "front.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "precision", "accuracy", "target", "batch", "latency_ms"])
@@ -54,10 +54,10 @@ def write_random(folder: Path, rng: np.random.Generator, *, classes: int, tiny: 
     """Write a random instance.
 
     Args:
-        folder: Where it goes.
-        rng: Draws it.
-        classes: How many classes it has.
-        tiny: Whether it is one of which all plans can be tried.
+        folder: Destination folder.
+        rng: Source of randomness.
+        classes: Number of service classes.
+        tiny: Whether to keep the instance small enough for exhaustive search.
     """
     regions = ["site"] if tiny else ["edge", "site", "cloud"]
     n_devices = 2 if tiny else int(rng.integers(3, 6))
@@ -81,30 +81,32 @@ def write_random(folder: Path, rng: np.random.Generator, *, classes: int, tiny: 
             times[name] = (round(one, 3), round(one * float(rng.uniform(1.2, 4.0)), 3))
         models.append((f"m{m}", round(0.6 + 0.06 * m + float(rng.uniform(0, 0.05)), 4), times))
     hours = 2 if tiny else 3
-    asked: Content = {"fronts": ["front.csv"], "classes": {}}
+    service: Content = {"fronts": ["front.csv"], "classes": {}}
     for k in range(classes):
-        own = sorted(rng.choice(regions, int(rng.integers(1, len(regions) + 1)), replace=False))
-        asked["classes"][f"c{k}"] = {
+        class_regions = sorted(
+            rng.choice(regions, int(rng.integers(1, len(regions) + 1)), replace=False)
+        )
+        service["classes"][f"c{k}"] = {
             "p99_ms": float(rng.choice([60, 120, 400])),
             "accuracy_min": float(rng.uniform(0.55, 0.66 if tiny else 0.72)),
-            "degraded_accuracy": 0.55, "regions": [str(r) for r in own],
+            "degraded_accuracy": 0.55, "regions": [str(r) for r in class_regions],
             "payload_kib": 0 if tiny else float(rng.choice([0, 3, 20])),
             "demand": {"hours": [round(float(v), 2) for v in rng.uniform(5, 90, hours)]},
         }  # fmt: skip
     if rng.random() < 0.5:
-        asked["survive"] = {"any_one": "device"} if rng.random() < 0.5 else {"all_of": ["spot"]}
-    there: Content = {"devices": devices}
+        service["survive"] = {"any_one": "device"} if rng.random() < 0.5 else {"all_of": ["spot"]}
+    fleet: Content = {"devices": devices}
     if not tiny:
-        _add_limits(asked, there, rng)
-    write(folder, asked, there, models)
+        _add_limits(service, fleet, rng)
+    write(folder, service, fleet, models)
 
 
-def _add_limits(asked: Content, there: Content, rng: np.random.Generator) -> None:
-    there["links"] = {
+def _add_limits(service: Content, fleet: Content, rng: np.random.Generator) -> None:
+    fleet["links"] = {
         "edge-site": {"rtt_ms": 4.0, "mbit_s": float(rng.choice([2, 20, 1000]))},
         "site-cloud": {"rtt_ms": 12.0, "usd_per_gb": 0.09, "mbit_s": float(rng.choice([5, 1000]))},
     }
-    there["carbon"] = {"cloud": [0.2, 0.5, 0.3], "site": 0.4}
+    fleet["carbon"] = {"cloud": [0.2, 0.5, 0.3], "site": 0.4}
     budgets: Content = {}
     if rng.random() < 0.4:
         budgets["cost_per_day"] = float(rng.uniform(5, 80))
@@ -112,17 +114,23 @@ def _add_limits(asked: Content, there: Content, rng: np.random.Generator) -> Non
         budgets["carbon_kg_per_day"] = float(rng.uniform(1, 30))
     if rng.random() < 0.4:
         budgets["power_w"] = {"site": float(rng.uniform(50, 900))}
-    asked["budgets"] = budgets
-    asked["answers"] = ["answers.npz"] if rng.random() < 0.6 else []
+    service["budgets"] = budgets
+    service["answers"] = ["answers.npz"] if rng.random() < 0.6 else []
 
 
 def write_answers(folder: Path, rng: np.random.Generator, n: int = 400) -> None:
-    """Write what the models of ``front.csv`` answer to the same images."""
+    """Write predictions of the models of ``front.csv`` for the same images."""
     with (folder / "front.csv").open() as file:
-        found = {f"{r['id']}-{r['precision']}": float(r["accuracy"]) for r in csv.DictReader(file)}
-    hard = rng.uniform(0, 1, n)
-    margin = np.array([[*found.values()]]).T - hard + rng.normal(0, 0.05, (len(found), n))
+        accuracies = {
+            f"{r['id']}-{r['precision']}": float(r["accuracy"]) for r in csv.DictReader(file)
+        }
+    difficulty = rng.uniform(0, 1, n)
+    margin = (
+        np.array([[*accuracies.values()]]).T
+        - difficulty
+        + rng.normal(0, 0.05, (len(accuracies), n))
+    )
     np.savez(
-        folder / "answers.npz", models=np.array([*found]), correct=margin > 0,
+        folder / "answers.npz", models=np.array([*accuracies]), correct=margin > 0,
         confidence=np.abs(margin) + rng.normal(0, 0.1, margin.shape),
     )  # fmt: skip
