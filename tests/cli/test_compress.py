@@ -1,4 +1,4 @@
-"""What the terminal shows of a compressed network."""
+"""Terminal output for a compressed network."""
 
 from rich.console import Console
 
@@ -8,7 +8,7 @@ from hwnas.training.finetuning.compression import Compression
 from hwnas.workflows.compress import CompressionResult
 
 
-def test_limit_that_was_worked_for_is_shown_whatever_it_is_of() -> None:
+def test_cost_table_shows_limit_of_each_metric() -> None:
     before = {"latency_ms": Quantity(0.5, "modelled"), "params_m": Quantity(2.0, "modelled")}
     after = {"latency_ms": Quantity(0.4, "modelled"), "params_m": Quantity(1.0, "modelled")}
     limits = {"params_m": 1.5, "latency_ms": 3}

@@ -1,4 +1,4 @@
-"""Bars in a terminal and lines in a log, by a clock of the test's."""
+"""Progress bars in a terminal and lines in a log, with a fake clock."""
 
 import contextlib
 import io
@@ -21,27 +21,27 @@ class Clock:
 
 
 @dataclass
-class Looks:
-    """A note that counts; each look takes a while."""
+class CountingNote:
+    """A note that counts its updates; each update takes some time."""
 
     clock: Clock
-    takes: float = 0.0
-    at: list[float] = field(default_factory=list)
+    update_s: float = 0.0
+    update_times: list[float] = field(default_factory=list)
 
     def look(self) -> bool:
-        self.at.append(self.clock.now)
-        self.clock.now += self.takes
+        self.update_times.append(self.clock.now)
+        self.clock.now += self.update_s
         return True
 
     def line(self) -> str:
-        return f"look {len(self.at)}"
+        return f"update {len(self.update_times)}"
 
     def panel(self) -> RenderableType:
-        return f"panel {len(self.at)}"
+        return f"panel {len(self.update_times)}"
 
 
-def _ran(
-    clock: Clock, note: Looks | None, n: int, each_s: float, *, terminal: bool, done: int = 0
+def _run_phase(
+    clock: Clock, note: CountingNote | None, n: int, each_s: float, *, terminal: bool, done: int = 0
 ) -> str:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
     with Phases(console, clock) as phases:
@@ -55,14 +55,14 @@ def _ran(
     return console.file.getvalue()
 
 
-def test_log_has_a_line_each_tenth() -> None:
+def test_log_has_a_line_per_tenth() -> None:
     clock = Clock()
-    lines = _ran(clock, Looks(clock), 10_000, 0.05, terminal=False).splitlines()
+    lines = _run_phase(clock, CountingNote(clock), 10_000, 0.05, terminal=False).splitlines()
     assert [line.split(",")[0] for line in lines] == [f"Search {i}000/10000" for i in range(1, 10)]
-    assert lines[0] == "Search 1000/10000, 20.0/s, 0:07:30 left, look 1"
+    assert lines[0] == "Search 1000/10000, 20.0/s, 0:07:30 left, update 1"
 
 
-def test_phase_whose_time_ends_first_says_each_minute_what_is_left_of_it() -> None:
+def test_phase_with_time_limit_logs_remaining_time_each_minute() -> None:
     clock, console = Clock(), Console(file=io.StringIO(), width=100)
     with Phases(console, clock) as phases, phases.phase("Search", 1000, 0, 150.0) as advance:
         for _ in range(10):
@@ -75,7 +75,7 @@ def test_phase_whose_time_ends_first_says_each_minute_what_is_left_of_it() -> No
     assert third == "Search 9/1000, 20.0 s each, 0:00:00 left"
 
 
-def test_phase_that_only_its_time_limit_ends_has_no_total() -> None:
+def test_phase_without_step_limit_has_no_total() -> None:
     clock, console = Clock(), Console(file=io.StringIO(), width=100)
     with Phases(console, clock) as phases, phases.phase("Search", 1_000_000, 0, 90.0) as advance:
         for _ in range(4):
@@ -86,27 +86,30 @@ def test_phase_that_only_its_time_limit_ends_has_no_total() -> None:
     assert first == "Search 3, 20.0 s each, 0:00:30 left"
 
 
-def test_log_of_a_short_phase_is_empty() -> None:
-    assert _ran(Clock(), None, 100, 0.01, terminal=False) == ""
+def test_log_of_short_phase_is_empty() -> None:
+    assert _run_phase(Clock(), None, 100, 0.01, terminal=False) == ""
 
 
-def test_resumed_phase_says_at_once_where_it_stands() -> None:
+def test_resumed_phase_logs_its_position_first() -> None:
     clock = Clock()
-    first, *_ = _ran(clock, Looks(clock), 40, 0.1, terminal=False, done=25).splitlines()
-    assert first == "Search 25/40, look 1"
+    first, *_ = _run_phase(
+        clock, CountingNote(clock), 40, 0.1, terminal=False, done=25
+    ).splitlines()
+    assert first == "Search 25/40, update 1"
 
 
-@pytest.mark.parametrize(("takes", "between"), [(0.001, 0.5), (0.1, 10.0)])
-def test_looks_in_a_terminal_are_so_seldom_that_they_cost_one_per_cent(
-    takes: float, between: float
-) -> None:
+@pytest.mark.parametrize(("update_s", "min_gap_s"), [(0.001, 0.5), (0.1, 10.0)])
+def test_terminal_updates_cost_about_one_percent(update_s: float, min_gap_s: float) -> None:
     clock = Clock()
-    note = Looks(clock, takes)
-    _ran(clock, note, 20_000, 0.01, terminal=True)
-    gaps = [later - earlier for earlier, later in zip(note.at, note.at[1:], strict=False)]
-    assert min(gaps[:-1]) >= between  # the last look is at the end, whenever that is
-    assert len(note.at) * takes < 0.02 * clock.now
-    assert len(note.at) > 10
+    note = CountingNote(clock, update_s)
+    _run_phase(clock, note, 20_000, 0.01, terminal=True)
+    gaps = [
+        later - earlier
+        for earlier, later in zip(note.update_times, note.update_times[1:], strict=False)
+    ]
+    assert min(gaps[:-1]) >= min_gap_s  # the last update is at the end, at any time
+    assert len(note.update_times) * update_s < 0.02 * clock.now
+    assert len(note.update_times) > 10
 
 
 def _screen(console: Console) -> str:
@@ -115,8 +118,8 @@ def _screen(console: Console) -> str:
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", last).strip()
 
 
-class Work:
-    """30 s after the search; the fine-tuning takes 20 s of them."""
+class FakeEstimate:
+    """30 s follow the search; fine-tuning takes 20 s of them."""
 
     def begin(self, name: str, n_steps: int) -> float:
         self.later_s = {"Search": 30.0, "Fine-tune": 10.0}[name]
@@ -126,10 +129,10 @@ class Work:
         return phase_s + self.later_s
 
 
-def test_one_line_shows_the_outermost_phase_that_advanced_and_all_remaining_time() -> None:
+def test_line_shows_outermost_phase_and_total_remaining_time() -> None:
     clock, console = Clock(), Console(file=io.StringIO(), force_terminal=True, width=80)
     with Phases(console, clock, stages=[("Search",), ("Fine-tune",)]) as phases:
-        phases.expect(Work())
+        phases.expect(FakeEstimate())
         with phases.phase("Search", 4) as advance:
             with phases.phase("Train supernet", 2) as step:
                 step(1)
@@ -139,9 +142,9 @@ def test_one_line_shows_the_outermost_phase_that_advanced_and_all_remaining_time
             clock.now += 6.0
             advance(2)
             phases._live.refresh()
-            shown = _screen(console)
-            assert shown.startswith("[1/2] Search")
-            assert shown.endswith("2/4 3.0 s each 0:00:36 left")  # 2 trials, and later phases
+            screen = _screen(console)
+            assert screen.startswith("[1/2] Search")
+            assert screen.endswith("2/4 3.0 s each 0:00:36 left")  # 2 trials, and later phases
             assert phases.position == "Search, 2 of 4"
         with phases.phase("Fine-tune", 5):
             clock.now += 5.0  # before the first step, the expected duration counts
@@ -161,7 +164,7 @@ def test_interrupted_phase_is_closed() -> None:
         assert phases.position == "Export, 0 of 3"
 
 
-def test_time_left_is_counted_down_between_steps_for_one_step_at_most() -> None:
+def test_remaining_time_counts_down_at_most_one_step() -> None:
     clock, console = Clock(), Console(file=io.StringIO(), width=100)
     phases = Phases(console, clock)
     with phases.phase("Finish members", 10) as advance:
@@ -175,7 +178,7 @@ def test_time_left_is_counted_down_between_steps_for_one_step_at_most() -> None:
         assert phases._left(task) == "0:00:30 left"
 
 
-def test_short_phases_are_left_out_of_the_durations() -> None:
+def test_short_phases_are_omitted_from_durations() -> None:
     clock, console = Clock(), Console(file=io.StringIO(), width=200)
     phases = Phases(console, clock)
     for name, seconds in (("Search", 90.0), ("Verify front", 9.9), ("Count exits", 0.1)):

@@ -7,18 +7,18 @@ from hwnas.workflows.config.compose import compose
 
 
 @pytest.mark.parametrize("verb", ["search", "train"])
-def test_values_are_those_that_a_verb_starts_from(verb: str) -> None:
+def test_help_values_equal_composed_defaults(verb: str) -> None:
     composed = compose(verb, ["+target=npu"] if verb == "search" else [])
-    found = help.values(verb)
-    assert found["dataset.name"] == "digits"
-    for name, value in found.items():
+    values = help.values(verb)
+    assert values["dataset.name"] == "digits"
+    for name, value in values.items():
         group, *path = name.split(".")
         if group == "budget":
             assert composed.budget[path[0]] == value
-        elif value not in (None, []):  # what follows from others
+        elif value not in (None, []):  # derived from other options
             assert functools.reduce(getattr, [group, *path], composed) == value, name
 
 
-def test_what_is_taken_by_default_is_a_file() -> None:
+def test_default_groups_are_files() -> None:
     assert help.default_groups("search")["budget"] == "edge"
     assert not help.default_groups("compare")

@@ -1,4 +1,4 @@
-"""Which arguments Hydra's own command line composes, and how a sweep ends that is interrupted."""
+"""Arguments that Hydra composes itself, and interrupted sweeps."""
 
 import re
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ from hwnas.cli import dispatch
         ("n_trials=3", False),
     ],
 )
-def test_what_is_of_hydra_goes_through_hydra(
+def test_hydra_options_use_hydra(
     monkeypatch: pytest.MonkeyPatch, argument: str, *, by_hydra: bool
 ) -> None:
-    def composed(*_: object) -> Any:
+    def compose(*_: object) -> Any:
         return "ours"
 
-    monkeypatch.setattr(dispatch, "compose", composed)
+    monkeypatch.setattr(dispatch, "compose", compose)
     monkeypatch.setattr(dispatch, "_prepare", lambda *_: "/")
     monkeypatch.setattr(dispatch, "_run_hydra", lambda _: None)
     assert dispatch._composed("search", "search", [argument]) == ["ours"] * (not by_hydra)
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_interrupted_sweep_says_where_its_searches_are(
+def test_interrupted_sweep_names_its_folders(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -76,7 +76,7 @@ def test_interrupted_sweep_says_where_its_searches_are(
         ("seed=a,b", "seed must be a whole number"),
     ],
 )
-def test_refused_sweep_leaves_no_folder(
+def test_invalid_sweep_leaves_no_folder(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""``profile genotype=MODEL.onnx`` as a user meets it."""
+"""The command ``profile genotype=MODEL.onnx``."""
 
 import csv
 import sys
@@ -24,18 +24,18 @@ NETWORK: Graph = Graph.of(
 
 
 @pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     Path("mine.onnx").write_bytes(write_fp32(NETWORK, random_weights(NETWORK, 0)))
-    eight = Graph.of(replace(node, op=replace(node.op, batch=8)) for node in NETWORK)
-    Path("eight.onnx").write_bytes(write_fp32(eight, random_weights(NETWORK, 0)))
+    batch_of_eight = Graph.of(replace(node, op=replace(node.op, batch=8)) for node in NETWORK)
+    Path("eight.onnx").write_bytes(write_fp32(batch_of_eight, random_weights(NETWORK, 0)))
     Path("text.onnx").write_text("no model")
     for name in ("model.tflite", "model.PT", "model"):
         Path(name).write_bytes(b"\x1c\x00\x00\x00TFL3")
 
 
-def test_layers_of_a_model_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_shows_layers_of_onnx_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "+target=sketch", "target.dtype=float16", "genotype=mine.onnx"]) == 0
     assert "mine.onnx on sketch (modelled)" in capsys.readouterr().out
     (path,) = Path("runs", "profile").glob("*/layers.csv")
@@ -46,7 +46,7 @@ def test_layers_of_a_model_are_shown(capsys: pytest.CaptureFixture[str]) -> None
     assert all(float(row["latency_ms"]) > 0 for row in rows.values())
 
 
-def test_model_runs_as_many_images_as_it_reads() -> None:
+def test_target_batch_matches_model_batch() -> None:
     options = ["target.dtype=float16", "target.batch=2"]
     assert run(["profile", "+target=sketch", *options, "genotype=eight.onnx"]) == 0
     (path,) = Path("runs", "profile").glob("*/layers.csv")
@@ -66,7 +66,7 @@ def test_model_runs_as_many_images_as_it_reads() -> None:
         ("npu", "mine.onnx", "'stem' cannot be written for the NPU: conv2d+silu"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(
+def test_unsupported_model_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], target: str, model: str, message: str
 ) -> None:
     assert run(["profile", f"+target={target}", f"genotype={model}"]) == 2

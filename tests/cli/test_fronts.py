@@ -1,4 +1,4 @@
-"""The table of models for all targets."""
+"""Table of models with figures of all targets."""
 
 import io
 
@@ -12,7 +12,7 @@ from hwnas.nas.member import Member
 from hwnas.nas.targets import join_members
 
 
-def test_figures_of_many_targets_are_whole_in_a_narrow_terminal() -> None:
+def test_joint_table_is_complete_in_narrow_terminal() -> None:
     candidate = Candidate(0, Genotype("s", ()), {"accuracy": Quantity(0.9, "measured")})
     targets = [f"a_target_of_number_{i}" for i in range(5)]
     members = {
@@ -27,11 +27,11 @@ def test_figures_of_many_targets_are_whole_in_a_narrow_terminal() -> None:
         )
         for i, target in enumerate(targets)
     }
-    told = io.StringIO()
-    Console(file=told, width=80).print(_joint_table([join_members(candidate, members)], None))
-    lines = told.getvalue().splitlines()
+    output = io.StringIO()
+    Console(file=output, width=80).print(_joint_table([join_members(candidate, members)], None))
+    lines = output.getvalue().splitlines()
     for i, target in enumerate(targets):
         (line,) = [each for each in lines if target in each]
         assert ["0.9123", f"{12.3456 + i:.4f}"] == line.split()[-2:]
-    assert candidate.id in told.getvalue()
-    assert "…" not in told.getvalue()
+    assert candidate.id in output.getvalue()
+    assert "…" not in output.getvalue()

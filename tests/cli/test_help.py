@@ -1,4 +1,4 @@
-"""Help of verbs, lists of names, versions and completion."""
+"""Help pages, catalogues of names, versions and shell completion."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_overview_and_short_help_fit_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb in SCHEMAS])
-def test_long_help_has_each_option_with_its_sentence(verb: str) -> None:
+def test_long_help_lists_all_options(verb: str) -> None:
     page = help.verb_help(verb, "all")
     assert max(map(len, page.splitlines())) <= 80
     assert {*COMMON.get(verb, ())} <= {*help._options(verb), *GROUPS}
@@ -42,7 +42,7 @@ def test_long_help_has_each_option_with_its_sentence(verb: str) -> None:
             assert f"  {name}=" in page
 
 
-def test_option_has_sentence_default_unit_and_range() -> None:
+def test_option_help_has_description_default_and_range() -> None:
     page = " ".join(help.verb_help("verify", "limit_s").split())
     assert "limit_s=NUMBER time limit" in page
     assert "[default 120 s; over 0, up to 86400]" in page
@@ -54,12 +54,14 @@ def test_option_has_sentence_default_unit_and_range() -> None:
 @pytest.mark.parametrize(
     "arguments", [["search", "-h"], ["--help", "search"], ["help", "search"], ["search", "--help"]]
 )
-def test_ways_to_ask_for_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_can_be_requested_in_four_ways(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(arguments) == 0
     assert capsys.readouterr().out.startswith("usage: hwnas search")
 
 
-def test_each_kind_lists_names_with_descriptions_and_details() -> None:
+def test_catalog_lists_names_with_details() -> None:
     for kind in kinds():
         page = catalog([kind])
         assert max(map(len, page.splitlines())) <= 80
@@ -72,7 +74,7 @@ def test_each_kind_lists_names_with_descriptions_and_details() -> None:
         catalog(["spaces", "tinyy"])
 
 
-def test_own_files_are_listed_with_their_descriptions(tmp_path: Path) -> None:
+def test_catalog_lists_files_of_config_dir(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "board.yaml").write_text("name: board\ndescription: My board\n")
     for folder in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
@@ -85,7 +87,7 @@ def test_own_files_are_listed_with_their_descriptions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", [["--cfg", "job"], ["-c", "job", "--resolve"]])
-def test_a_configuration_with_a_value_that_is_not_allowed_is_not_printed(
+def test_invalid_configuration_is_not_printed(
     flag: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["search", "+target=npu", "n_trials=-5", *flag]) == 2
@@ -94,17 +96,17 @@ def test_a_configuration_with_a_value_that_is_not_allowed_is_not_printed(
     assert "n_trials: 5" in capsys.readouterr().out
 
 
-def test_details_of_a_space_are_that_space() -> None:
-    shown = yaml.safe_load(catalog(["spaces", "mbconv_small"]))
+def test_space_details_equal_its_file() -> None:
+    content = yaml.safe_load(catalog(["spaces", "mbconv_small"]))
     path = package.ROOT / "search_spaces" / "mbconv_small.yaml"
-    assert shown == yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert content == yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def test_versions_are_those_of_a_bug_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_lists_dependencies(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"hwnas {package.__version__}\n")
-    assert all(name in shown for name in ("torch", "optuna", "vela", "tvm", "threads"))
+    output = capsys.readouterr().out
+    assert output.startswith(f"hwnas {package.__version__}\n")
+    assert all(name in output for name in ("torch", "optuna", "vela", "tvm", "threads"))
 
 
 @pytest.mark.parametrize(
@@ -119,11 +121,11 @@ def test_versions_are_those_of_a_bug_report(capsys: pytest.CaptureFixture[str]) 
         (["resume"], "n_tr", ["n_trials="]),
     ],
 )
-def test_completion(before: list[str], prefix: str, expected: list[str]) -> None:
+def test_completion_suggests_options(before: list[str], prefix: str, expected: list[str]) -> None:
     assert [*completions(before, prefix)][: len(expected)] == expected
 
 
-def test_completion_scripts_are_of_three_shells() -> None:
+def test_completion_scripts_support_three_shells() -> None:
     assert all("hwnas" in completion_script([shell]) for shell in ("bash", "zsh", "fish"))
     with pytest.raises(ConfigError, match=r"Unknown shell 'tcsh'"):
         completion_script(["tcsh"])

@@ -1,4 +1,4 @@
-"""The command line as a user meets it."""
+"""The command line as users call it."""
 
 import csv
 import os
@@ -35,13 +35,13 @@ IN_DRAM = (
 
 
 @pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
-def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that must be refused; return the one line it says."""
+def _error_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must fail; return its one-line error."""
     assert run(arguments) == 2
     captured = capsys.readouterr()
     lines = captured.err.strip().splitlines()
@@ -50,7 +50,7 @@ def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
-def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_arguments_list_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
     assert "search" in capsys.readouterr().out
 
@@ -96,23 +96,23 @@ def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["search", *QUICK[1:], *IN_DRAM, "run.dir=r"], "hwnas supports only off-chip flash"),
     ],
 )
-def test_bad_input_gets_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     Path("afile").touch()
-    assert message in _refused(capsys, *arguments)
+    assert message in _error_line(capsys, *arguments)
 
 
-def test_budget_that_nothing_meets_keeps_the_folder(
+def test_infeasible_budget_keeps_candidates(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     arguments = ("search", *QUICK, "run.dir=r", "budget.sram_kib=1")
-    line = _refused(capsys, *arguments)
+    line = _error_line(capsys, *arguments)
     assert "budget.sram_kib=1: the nearest candidate" in line
     rows = pq.read_table(tmp_path / "r" / "candidates.parquet").to_pylist()
     assert len(rows) == 30
     assert all(row["state"] == "infeasible" and "sram_kib" in row["reason"] for row in rows)
-    assert not (tmp_path / "runs" / "supernets").exists()  # nothing was trained for it
+    assert not (tmp_path / "runs" / "supernets").exists()  # no supernet was trained
 
 
 def _command(*arguments: str) -> list[str]:
@@ -129,11 +129,11 @@ def _columns(folder: str, name: str = "candidates.parquet") -> dict[str, list[ob
 
 
 @pytest.mark.slow
-def test_killed_runs_resume_and_end_like_one_that_was_not(tmp_path: Path) -> None:
+def test_killed_runs_resume_to_the_same_result(tmp_path: Path) -> None:
     options = last_of(*QUICK, "n_trials=80", "train.epochs=12")
     assert _run("search", *options, "run.dir=whole", "run.supernets=s1").returncode == 0
     start = ["search", *options, "run.dir=cut", "run.supernets=s2"]
-    for wait_for in (_has_manifest, _has_some_trials, _has_a_model):
+    for wait_for in (_has_manifest, _has_some_trials, _has_model):
         process = subprocess.Popen(
             _command(*start), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -172,17 +172,17 @@ def _has_some_trials(folder: Path) -> bool:
         return False
 
 
-def _has_a_model(folder: Path) -> bool:
+def _has_model(folder: Path) -> bool:
     return any((folder / "models").glob("*.json"))
 
 
 @pytest.mark.slow
-def test_run_writes_what_the_readme_names_and_refuses_misuse(tmp_path: Path) -> None:
-    done = _run("search", *QUICK, "run.dir=r")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert "networks on the front" in done.stdout
-    assert "Took " in done.stdout
+def test_run_writes_documented_files_and_refuses_reuse(tmp_path: Path) -> None:
+    completed = _run("search", *QUICK, "run.dir=r")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr == ""
+    assert "networks on the front" in completed.stdout
+    assert "Took " in completed.stdout
     folder = tmp_path / "r"
     files = "front.csv front.json candidates.parquet study.db manifest.json front.png report.html"
     assert set(files.split()) <= {path.name for path in folder.iterdir()}
@@ -204,7 +204,7 @@ def test_run_writes_what_the_readme_names_and_refuses_misuse(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @needs_fashion_mnist
-def test_fashion_mnist_from_local_files() -> None:
+def test_search_on_local_fashion_mnist() -> None:
     options = [
         "search_space=tiny",
         "train.epochs=1",
@@ -213,8 +213,8 @@ def test_fashion_mnist_from_local_files() -> None:
         "run.dir=r",
     ]
     path = f"dataset.path={SHARED / 'fashion_mnist'}"
-    done = _run("search", "+target=npu", "dataset=fashion_mnist", path, *options)
-    assert done.returncode == 0, done.stderr
+    completed = _run("search", "+target=npu", "dataset=fashion_mnist", path, *options)
+    assert completed.returncode == 0, completed.stderr
     accuracy = [float(value) for value in _front("r")["verified_accuracy_int8"]]
     assert max(accuracy) > 0.6  # an epoch of very small networks; chance is 0.1
 
@@ -225,18 +225,18 @@ def _front(folder: str) -> dict[str, list[str]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def test_unreadable_parquet_on_the_command_line(
+def test_parquet_without_image_column_is_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "numbers.parquet"
     pq.write_table(pa.table({"x": np.arange(5)}), path)
-    line = _refused(
+    line = _error_line(
         capsys, "search", "+target=npu", "dataset=images", f"dataset.path={path}", "run.dir=r"
     )
     assert "needs a column 'image'" in line
 
 
-def test_full_disk_is_one_line(
+def test_full_disk_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hwnas.core.run_folder import RunFolder
@@ -245,6 +245,6 @@ def test_full_disk_is_one_line(
         raise OSError(28, "No space left on device", str(self.path / name))
 
     monkeypatch.setattr(RunFolder, "write_bytes", full)
-    line = _refused(capsys, "search", *QUICK, "run.dir=r")
+    line = _error_line(capsys, "search", *QUICK, "run.dir=r")
     assert "No space left on device" in line
     assert "hwnas resume RUN" in line

@@ -1,4 +1,4 @@
-"""``search baseline=RUN`` as its users start it."""
+"""The option ``baseline`` of ``search`` on the command line."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ NPU = ("+target=npu", *QUICK)
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a search in ``b``, and supernets."""
+    """Return a folder with a search in ``b`` and its supernets."""
     folder = tmp_path_factory.mktemp("baseline")
     supernets = f"run.supernets={folder / 'supernets'}"
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +51,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def search(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> Callable[..., str]:
-    """Search in a fresh folder, with the supernet that is there; return what was printed."""
+    """Search in an empty folder with existing supernets; return the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     shutil.copytree(searched / "b", tmp_path / "b")
@@ -74,7 +74,7 @@ def _rows(path: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_front_is_held_against_a_run_and_may_be_held_against_another(
+def test_front_is_compared_with_baseline_of_each_resume(
     search: Callable[..., str],
 ) -> None:
     out = search(*NPU, "n_trials=16", "run.dir=a", "baseline=b")
@@ -82,14 +82,14 @@ def test_front_is_held_against_a_run_and_may_be_held_against_another(
     assert "weights of a supernet): " in out
     assert "baseline.csv" in out
     front, manifest = _json("a/front.json"), _json("a/manifest.json")
-    held = front["baseline"]
-    assert all(sentence in out for sentence in held["sentences"])
-    summary = {name: value for name, value in held.items() if name != "levels"}
+    baseline = front["baseline"]
+    assert all(sentence in out for sentence in baseline["sentences"])
+    summary = {name: value for name, value in baseline.items() if name != "levels"}
     assert manifest["baseline"] == summary
     assert "baseline" not in manifest["digests"]
     rows = _rows("a/baseline.csv")
     members = {row["id"]: row for row in _rows("b/front.csv")}
-    assert len([row for row in rows if row["accuracy_gain"]]) <= held["n_baseline"] <= len(rows)
+    assert len([row for row in rows if row["accuracy_gain"]]) <= baseline["n_baseline"] <= len(rows)
     for row in rows:
         member = members[row["baseline_id"]]
         assert row["baseline_latency_ms"] == member["verified_latency_ms"]
@@ -98,12 +98,12 @@ def test_front_is_held_against_a_run_and_may_be_held_against_another(
     assert "Cost at equal accuracy" in page
     assert '"beside":{"label":"baseline b"' in page
     with_baseline = Path("a/front.png").read_bytes()
-    # The same run goes on against another one, and against none; its outcome is the same.
+    # The run resumes with another baseline and without one; its candidates stay the same.
     candidates = Path("a/candidates.parquet").read_bytes()
     out = search("run.resume=a", "baseline=b/front.csv")
     assert "Against b/front.csv (front of " in out
-    again = _json("a/front.json")["baseline"]["levels"]  # the same networks
-    assert [row["ratio"] for row in again] == [row["ratio"] for row in held["levels"]]
+    levels = _json("a/front.json")["baseline"]["levels"]  # the same networks
+    assert [row["ratio"] for row in levels] == [row["ratio"] for row in baseline["levels"]]
     out = search("run.resume=a", "baseline=null")
     assert "Against" not in out
     assert not Path("a/baseline.csv").exists()
@@ -114,22 +114,22 @@ def test_front_is_held_against_a_run_and_may_be_held_against_another(
 
 
 @pytest.mark.slow
-def test_run_against_itself_costs_the_same(search: Callable[..., str]) -> None:
+def test_run_compared_with_itself_has_ratio_one(search: Callable[..., str]) -> None:
     out = search(*NPU, "sampler=random", "run.dir=a", "baseline=b")
     assert "the front is as fast as the baseline." in out
-    held = _json("a/front.json")["baseline"]
-    assert held["lowest_ratio"][0] == 1
-    words = "the front with its cascades is as fast as the baseline."
-    assert Path("a/cascades.csv").exists() == (words in out) == ("on_average" in held)
+    baseline = _json("a/front.json")["baseline"]
+    assert baseline["lowest_ratio"][0] == 1
+    message = "the front with its cascades is as fast as the baseline."
+    assert Path("a/cascades.csv").exists() == (message in out) == ("on_average" in baseline)
 
 
 @pytest.mark.slow
-def test_each_target_has_the_baseline_of_its_own(
+def test_each_target_has_its_own_baseline(
     search: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = ("+target=[npu,sketch]", *QUICK)
     search(*both, "sampler=random", "run.dir=both")
-    line = _refused(("+target=ethos_u55_256", *QUICK, "baseline=both"), capsys)
+    line = _error_line(("+target=ethos_u55_256", *QUICK, "baseline=both"), capsys)
     assert "Unknown target 'ethos_u55_256'. Allowed: npu, sketch." in line
     out = search(*both, "run.dir=a", "baseline=both")
     assert "Against both/npu (front of" in out
@@ -141,14 +141,14 @@ def test_each_target_has_the_baseline_of_its_own(
     page = Path("a/report.html").read_text()
     assert "npu: Against both/npu" in page
     assert page.count('"beside":{') == 2
-    # One target alone takes its part of a run for several.
+    # A search for one target uses its part of a run for several targets.
     assert "Against both/npu" in search(*NPU, "run.dir=c", "baseline=both")
     out = search(*both, "run.dir=d", "npu.baseline=b")
     assert "Against b (" in out
     assert {*_json("d/manifest.json")["baseline"]} == {"npu"}
 
 
-def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+def _error_line(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert run(["search", *arguments, "run.dir=x", "run.supernets=nowhere"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert not Path("x").exists()
@@ -157,31 +157,31 @@ def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> st
 
 
 @pytest.mark.usefixtures("search")
-def test_what_cannot_be_a_baseline_is_refused_before_training(
+def test_invalid_baseline_is_reported_before_training(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def refused(*arguments: str) -> str:
-        return _refused(arguments, capsys)
+    def error_line(*arguments: str) -> str:
+        return _error_line(arguments, capsys)
 
     b = (*NPU, "baseline=b")
-    assert "folder or file not found" in refused(*NPU, "baseline=nowhere")
-    assert "it has no manifest.json" in refused(*NPU, "baseline=b/models")
-    line = refused("+target=ethos_u55_256", *QUICK, "baseline=b")
+    assert "folder or file not found" in error_line(*NPU, "baseline=nowhere")
+    assert "it has no manifest.json" in error_line(*NPU, "baseline=b/models")
+    line = error_line("+target=ethos_u55_256", *QUICK, "baseline=b")
     assert "a search for target 'npu', not for 'ethos_u55_256'" in line
-    line = refused(*b, "target.energy.mac_pj=0.4")
+    line = error_line(*b, "target.energy.mac_pj=0.4")
     assert "of this search: target.energy.mac_pj=0.3, here 0.4" in line
-    assert "other data: images, splits or sizes of dataset=digits" in refused(
+    assert "other data: images, splits or sizes of dataset=digits" in error_line(
         *b, "dataset.validation=0.2"
     )
-    assert "none of its networks meets the budget" in refused(*b, "budget.latency_ms=0.0001")
-    line = refused("+target=[npu,sketch]", *QUICK, "baseline=b")
+    assert "none of its networks meets the budget" in error_line(*b, "budget.latency_ms=0.0001")
+    line = error_line("+target=[npu,sketch]", *QUICK, "baseline=b")
     assert "for target 'npu', not for 'sketch'" in line
     edit(Path("b"), "status", "running")
-    assert "b is running or was interrupted. Finish it: hwnas search run.resume=b" in refused(*b)
+    assert "b is running or was interrupted. Finish it: hwnas search run.resume=b" in error_line(*b)
 
 
 @pytest.mark.usefixtures("search")
-def test_tables_that_cannot_be_a_baseline_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_baseline_tables_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     table = Path("t.csv")
     for content, message in (
         ("accuracy,energy_mj\n0.5,1\n", "no column 'latency_ms'"),
@@ -190,13 +190,13 @@ def test_tables_that_cannot_be_a_baseline_are_refused(capsys: pytest.CaptureFixt
         ("accuracy,latency_ms,run\n0.5,1,a\n0.5,1,b\n", "has 2 runs. Allowed: one"),
     ):
         table.write_text(content)
-        assert message in _refused((*NPU, "baseline=t.csv"), capsys)
+        assert message in _error_line((*NPU, "baseline=t.csv"), capsys)
     table.write_text("accuracy,latency_ms\n0.5,1\n")
     both = ("+target=[npu,sketch]", *QUICK, "baseline=t.csv")
-    assert "Write npu.baseline=t.csv" in _refused(both, capsys)
+    assert "Write npu.baseline=t.csv" in _error_line(both, capsys)
 
 
-def test_table_of_another_tool_is_a_baseline(search: Callable[..., str]) -> None:
+def test_baseline_accepts_table_of_another_tool(search: Callable[..., str]) -> None:
     Path("t.csv").write_text("id,accuracy,latency_ms\nfast,0.01,1\nslow,0.999,9\nover,0.99,99\n")
     options = ("n_trials=4", "budget.latency_ms=10")
     out = search(*NPU, *options, "run.dir=a", "baseline=t.csv")
@@ -208,7 +208,7 @@ def test_table_of_another_tool_is_a_baseline(search: Callable[..., str]) -> None
     assert (last["baseline_id"], last["ratio"]) == ("slow", "")
 
 
-def test_member_that_float32_outruns_is_not_compared_with_the_baseline(npu: Target) -> None:
+def test_comparison_excludes_int8_members_slower_than_float32(npu: Target) -> None:
     objectives = ["accuracy", "latency_ms"]
     config = SearchConfig(npu, dataset=DatasetConfig("digits"), objectives=objectives)
 
@@ -219,6 +219,8 @@ def test_member_that_float32_outruns_is_not_compared_with_the_baseline(npu: Targ
         return Member(candidate, figures, dict.fromkeys(RATIOS, ratio), {})
 
     figures = {n: Quantity(v, "measured") for n, v in zip(objectives, (0.9, 2.0), strict=True)}
-    other = Baseline("b", ComparedRun("b", {}, [], [FrontPoint("x", figures)]), "verified", "", 0)
-    comparison = other.compared_with(config, [], [member(1.0, 1.1), member(4.0, 0.8)])
+    baseline = Baseline(
+        "b", ComparedRun("b", {}, [], [FrontPoint("x", figures)]), "verified", "", 0
+    )
+    comparison = baseline.compared_with(config, [], [member(1.0, 1.1), member(4.0, 0.8)])
     assert comparison.found.front.tolist() == [[0.9, 4.0]]

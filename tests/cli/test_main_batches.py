@@ -1,4 +1,4 @@
-"""Networks that choose how an inference runs: its images and threads, from search to export."""
+"""Batch size and number of threads as choices of networks, from search to export."""
 
 import csv
 import json
@@ -39,7 +39,7 @@ from hwnas.tasks.predictions import PREDICTIONS_FILE, Predictions, pack_predicti
 from hwnas.workflows.search import cascades
 from tests.conftest import space_yaml, target
 
-#: A machine of one core has no choice.
+#: A machine with one core has no choice of threads.
 COUNTS = [1, 2] if len(os.sched_getaffinity(0)) > 1 else [1]
 TIMING = ("timing.repeats=3", "timing.min_repeat_ms=0.1")
 CHOICE = [f"target.thread_counts=[{','.join(map(str, COUNTS))}]"] * (len(COUNTS) > 1)
@@ -54,7 +54,7 @@ OPTIONS = (
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of networks in batches of one and four images, on one and two threads."""
+    """Return a run of networks with batches of 1 and 4 images on 1 and 2 threads."""
     folder = tmp_path_factory.mktemp("batches")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
@@ -74,7 +74,7 @@ def _members(searched: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_members_have_their_batch_and_its_throughput(searched: Path) -> None:
+def test_members_have_throughput_of_their_batch(searched: Path) -> None:
     members = _members(searched)
     assert {row["batch"] for row in members} <= {"1", "4"}
     assert {row.get("threads", "1") for row in members} <= {*map(str, COUNTS)}
@@ -83,29 +83,32 @@ def test_members_have_their_batch_and_its_throughput(searched: Path) -> None:
             ms, ips = float(row[f"{prefix}latency_ms"]), float(row[f"{prefix}throughput_ips"])
             assert ips == pytest.approx(1e3 * int(row["batch"]) / ms, rel=1e-6)
         model = onnx.load(searched / "models" / f"{row['id']}.onnx")
-        read = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
-        assert read == int(row["batch"])
-        said = [item.value for item in model.metadata_props if item.key == "threads"]
-        assert said == [row["threads"]] * ("threads" in row)
+        model_batch = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+        assert model_batch == int(row["batch"])
+        threads = [item.value for item in model.metadata_props if item.key == "threads"]
+        assert threads == [row["threads"]] * ("threads" in row)
 
 
 @pytest.mark.slow
-def test_batches_of_a_network_have_the_same_weights(searched: Path) -> None:
+def test_batch_sizes_share_weights(searched: Path) -> None:
     rows = pq.read_table(searched / "candidates.parquet").to_pylist()
     choices = [
         name for name in yaml.safe_load(Path(searched.parent, "few.yaml").read_text())["choices"]
     ]
-    bare = {tuple(row.get(name) for name in choices) for row in rows}
-    assert (len(rows), len(bare)) == (4 * len(COUNTS), 2)  # all of the space: each as it may run
+    architectures = {tuple(row.get(name) for name in choices) for row in rows}
+    assert (len(rows), len(architectures)) == (
+        4 * len(COUNTS),
+        2,
+    )  # all of the space with all run options
     trained = {path.parent for path in (searched.parent / "runs").rglob("*.safetensors")}
-    assert len(trained) == len(bare)
+    assert len(trained) == len(architectures)
     one = spaces.Genotype("s", (("batch", 4), ("depth", 2), ("threads", 2)))
     other = spaces.Genotype("s", (("batch", 1), ("depth", 2), ("threads", 1)))
     assert annotations.weight_relevant_genotype(one) == annotations.weight_relevant_genotype(other)
 
 
 @pytest.mark.slow
-def test_an_export_is_of_the_batch(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_has_batch_and_threads(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(searched.parent)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     member = max(_members(searched), key=lambda row: int(row["batch"]))
@@ -115,54 +118,57 @@ def test_an_export_is_of_the_batch(searched: Path, monkeypatch: pytest.MonkeyPat
     proof = json.loads(path.read_text())
     assert proof["target"]["batch"] == 4
     assert proof["target"]["threads"] == int(member.get("threads", "1"))
-    said = proof["commands"]["Costs"].split()
-    assert "target.batch=4" in said
-    assert len(COUNTS) == 1 or f"target.threads={member['threads']}" in said
+    arguments = proof["commands"]["Costs"].split()
+    assert "target.batch=4" in arguments
+    assert len(COUNTS) == 1 or f"target.threads={member['threads']}" in arguments
     assert "thread_counts" not in proof["commands"]["Costs"]
     assert run(["verify", str(path.parent)]) == 0
 
 
 @pytest.mark.slow
-def test_a_plan_reads_latencies_of_the_batch(searched: Path) -> None:
-    found, said = ModelCatalogue(), {row["id"]: int(row["batch"]) for row in _members(searched)}
-    _read_run(found, searched)
-    assert found.latency_ms
-    for (_, name), times in found.latency_ms.items():
-        assert {*times} == {said[name.partition("-")[0]]}
+def test_plan_reads_latencies_by_batch(searched: Path) -> None:
+    catalogue, batches = (
+        ModelCatalogue(),
+        {row["id"]: int(row["batch"]) for row in _members(searched)},
+    )
+    _read_run(catalogue, searched)
+    assert catalogue.latency_ms
+    for (_, name), times in catalogue.latency_ms.items():
+        assert {*times} == {batches[name.partition("-")[0]]}
 
 
-def test_operators_are_of_the_batch_and_digests_as_before() -> None:
+def test_operators_have_batch_and_stable_digests() -> None:
     plain = spaces.load_space(spaces.find("tiny"))
-    several, cpu, signature = (
+    with_batches, cpu, signature = (
         annotations.with_run_choices(plain, {"batch": [1, 4]}),
         target("cpu"),
         Signature(1, 10),
     )
     assert table_name(replace(cpu, batches=[1, 4])) == "tvm-float32-1t-b1+4"
     for n in (1, 4):
-        chosen = {**several.smallest().to_dict(), "batch": n}
+        chosen = {**with_batches.smallest().to_dict(), "batch": n}
         lowered = annotations.lower(
-            family_of(several), several, several.genotype(chosen), signature
+            family_of(with_batches), with_batches, with_batches.genotype(chosen), signature
         )
         assert {node.op.batch for node in fused_graph(lowered, cpu)} == {n}
-        alone = annotations.lower(family_of(plain), plain, plain.smallest(), signature)
+        plain_graph = annotations.lower(family_of(plain), plain, plain.smallest(), signature)
         if n == 1:
             assert network_digest(fused_graph(lowered, cpu)) == network_digest(
-                fused_graph(alone, cpu)
+                fused_graph(plain_graph, cpu)
             )
     assert annotations.with_run_choices(plain, {"batch": [], "threads": []}) is plain
 
 
-def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> None:
+def test_operators_have_threads_and_tables_store_them(tmp_path: Path) -> None:
     plain, cpu = spaces.load_space(spaces.find("tiny")), target("cpu")
-    several = annotations.with_run_choices(plain, {"threads": [1, 2]})
+    with_threads = annotations.with_run_choices(plain, {"threads": [1, 2]})
     assert table_name(replace(cpu, thread_counts=[1, 2])) == "tvm-float32-1+2t-b1"
     graphs = [
         fused_graph(
             annotations.lower(
-                family_of(several),
-                several,
-                several.genotype({**several.smallest().to_dict(), "threads": n}),
+                family_of(with_threads),
+                with_threads,
+                with_threads.genotype({**with_threads.smallest().to_dict(), "threads": n}),
                 Signature(1, 10),
             ),
             cpu,
@@ -180,16 +186,16 @@ def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> No
     assert load_table(table.path).entries == table.entries
 
 
-def test_words_say_what_was_chosen() -> None:
-    said = {(): "", (("batch", 8),): "b8", (("threads", 2),): "2t"}
+def test_run_label_names_batch_and_threads() -> None:
+    labels = {(): "", (("batch", 8),): "b8", (("threads", 2),): "2t"}
     assert {
-        options: annotations.run_label(spaces.Genotype("s", options)) for options in said
-    } == said
+        options: annotations.run_label(spaces.Genotype("s", options)) for options in labels
+    } == labels
     assert annotations.run_label(spaces.Genotype("s", (("batch", 8), ("threads", 2)))) == "2t-b8"
 
 
 @pytest.mark.parametrize(
-    ("added", "words"),
+    ("added", "message"),
     [
         ({"batch": (1, 0)}, "'batch' is 0; allowed: whole numbers from 1 to 65536"),
         ({"batch": (1, "x")}, "'batch' is x; allowed"),
@@ -198,21 +204,21 @@ def test_words_say_what_was_chosen() -> None:
         ({"stem.threads": (1, 2)}, "'stem.threads' is not allowed: threads is a choice of"),
     ],
 )
-def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words: str) -> None:
+def test_invalid_run_options_raise(added: dict[str, tuple[object, ...]], message: str) -> None:
     plain = spaces.load_space(spaces.find("tiny"))
     choices: dict[str, tuple[Any, ...]] = {**plain.choices, **added}
-    strange = spaces.SearchSpace(plain.name, plain.family, choices, plain.fixed)
-    with pytest.raises(SpaceError, match=words):
-        annotations.check_run_options(strange)
-    said = spaces.SearchSpace("s", plain.family, {"batch": (1, 2)}, {})
+    invalid = spaces.SearchSpace(plain.name, plain.family, choices, plain.fixed)
+    with pytest.raises(SpaceError, match=message):
+        annotations.check_run_options(invalid)
+    space = spaces.SearchSpace("s", plain.family, {"batch": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"remove target\.batches=\[1, 2\]"):
-        annotations.with_run_choices(said, {"batch": [1, 2]})
-    said = spaces.SearchSpace("s", plain.family, {"threads": (1, 2)}, {})
+        annotations.with_run_choices(space, {"batch": [1, 2]})
+    space = spaces.SearchSpace("s", plain.family, {"threads": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"or target\.thread_counts=\[NUMBER,NUMBER\]"):
-        annotations.with_run_choices(said, {})
+        annotations.with_run_choices(space, {})
 
 
-def test_a_target_with_one_batch_for_all_says_so(
+def test_unsupported_batches_and_threads_are_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -228,21 +234,23 @@ def test_a_target_with_one_batch_for_all_says_so(
     assert run(["search", "+target=cpu", "target.thread_counts=[1,2]"]) == 2
     error = capsys.readouterr().err
     assert "or use a target with target.runtime=onnxruntime." in error
-    words = ["target.runtime=onnxruntime", "target.thread_counts=[1,999]", "cost=measured"]
-    assert run(["search", "+target=cpu", *words, "search_space=tiny"]) == 2
+    arguments = ["target.runtime=onnxruntime", "target.thread_counts=[1,999]", "cost=measured"]
+    assert run(["search", "+target=cpu", *arguments, "search_space=tiny"]) == 2
     assert "target.thread_counts=[1, 999], but only" in capsys.readouterr().err
-    assert run(["search", "+target=cpu", *words[:2], "cost=roofline"]) == 2
+    assert run(["search", "+target=cpu", *arguments[:2], "cost=roofline"]) == 2
     assert "a roofline is for one number of threads" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("of_target", "said", "n"), [(1, {}, 1), (8, {}, 0), (8, {"batch": 1}, 1)])
-def test_cascades_are_of_single_images(
-    of_target: int, said: dict[str, int], n: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("target_batch", "options", "n"), [(1, {}, 1), (8, {}, 0), (8, {"batch": 1}, 1)]
+)
+def test_cascades_require_batch_size_one(
+    target_batch: int, options: dict[str, int], n: int, tmp_path: Path
 ) -> None:
-    candidate = Candidate(0, spaces.Genotype("s", tuple(said.items())), {})
-    heard = Predictions(np.ones(4, np.bool_), np.ones(4))
-    answers = pack_predictions("m", dict.fromkeys(("validation", "test"), heard))
+    candidate = Candidate(0, spaces.Genotype("s", tuple(options.items())), {})
+    predictions = Predictions(np.ones(4, np.bool_), np.ones(4))
+    packed = pack_predictions("m", dict.fromkeys(("validation", "test"), predictions))
     (tmp_path / PREDICTIONS_FILE.format(candidate.id)).parent.mkdir(parents=True)
-    RunFolder(tmp_path).write_bytes(PREDICTIONS_FILE.format(candidate.id), answers)
+    RunFolder(tmp_path).write_bytes(PREDICTIONS_FILE.format(candidate.id), packed)
     member = Member(candidate, {"latency_ms": Quantity(1.0, "measured")}, {}, {})
-    assert len(cascades.stages(RunFolder(tmp_path), [member], of_target)) == n
+    assert len(cascades.stages(RunFolder(tmp_path), [member], target_batch)) == n

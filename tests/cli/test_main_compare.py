@@ -1,4 +1,4 @@
-"""``compare`` as its users start it."""
+"""The verb ``compare`` on the command line."""
 
 import csv
 import itertools
@@ -23,7 +23,7 @@ OBJECTIVES = "objectives={accuracy: max, latency_ms: min}"
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with six searches in a table, by two samplers and three seeds each."""
+    """Return a folder with six tabular searches: two samplers with three seeds each."""
     folder = tmp_path_factory.mktemp("searched")
     rows = []
     for cell in itertools.product(OPS, repeat=4):
@@ -62,7 +62,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _change_to_tmp_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     monkeypatch.chdir(tmp_path)
 
@@ -72,14 +72,14 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+def _error_line(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert run(["compare", *arguments]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     return lines[0]
 
 
-def test_groups_of_seeds_are_compared_and_the_numbers_are_the_same_again(
+def test_group_comparison_is_deterministic(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["compare", f"runs={searched}/*[0-9]", "group_by=sampler"]
@@ -94,8 +94,8 @@ def test_groups_of_seeds_are_compared_and_the_numbers_are_the_same_again(
     assert [row["seed"] for row in rows] == ["0", "1", "2"] * 2
     (test,) = (r for r in _rows(tmp_path / "one" / "tests.csv") if r["indicator"] == "r2")
     assert test["test"] == "wilcoxon"
-    growth = _rows(tmp_path / "one" / "convergence.csv")
-    assert all(float(row["seconds"]) > 0 for row in growth[1:])
+    convergence = _rows(tmp_path / "one" / "convergence.csv")
+    assert all(float(row["seconds"]) > 0 for row in convergence[1:])
     assert run([*arguments, f"run.dir={tmp_path / 'two'}"]) == 0
     names = {path.name for path in (tmp_path / "one").iterdir()}
     assert names >= {"report.html", "fronts.svg", "attainment.png", "convergence.svg", "points.csv"}
@@ -104,7 +104,7 @@ def test_groups_of_seeds_are_compared_and_the_numbers_are_the_same_again(
         assert one.read_bytes() == two.read_bytes(), name
 
 
-def test_searched_front_is_that_of_the_run(searched: Path, tmp_path: Path) -> None:
+def test_compared_front_equals_front_of_run(searched: Path, tmp_path: Path) -> None:
     arguments = ["compare", f"runs=[{searched / 'random0'}]", f"run.dir={tmp_path / 'out'}"]
     assert run(arguments) == 0
     points = {row["id"]: row["accuracy"] for row in _rows(tmp_path / "out" / "points.csv")}
@@ -112,15 +112,15 @@ def test_searched_front_is_that_of_the_run(searched: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_targets_are_compared_by_verified_figures(
+def test_comparison_of_targets_uses_verified_figures(
     targets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     runs = f"runs=[{targets / 'npu'},{targets / 'sketch'}]"
     assert run(["compare", runs, "n_bootstrap=100", f"run.dir={out}"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "Compared: verified figures" in told
-    assert "different targets: npu, sketch" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Compared: verified figures" in output
+    assert "different targets: npu, sketch" in output
     content = json.loads((out / "comparison.json").read_text())
     assert content["format"] == 1
     for row in content["runs"]:
@@ -131,41 +131,41 @@ def test_targets_are_compared_by_verified_figures(
 
 
 @pytest.mark.slow
-def test_joint_front_is_compared_by_all_its_objectives(
+def test_joint_front_comparison_uses_all_objectives(
     targets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["compare", f"runs={targets}", "n_bootstrap=0", f"run.dir={tmp_path / 'o'}"]) == 0
     content = json.loads((tmp_path / "o" / "comparison.json").read_text())
     assert [*content["objectives"]] == ["accuracy", "npu.latency_ms", "sketch.latency_ms"]
     members = json.loads((targets / "front.json").read_text())["members"]
-    staying = [row for row in members if row["verified_fits_budget"]]
-    assert len(_rows(tmp_path / "o" / "points.csv")) == len(staying)
-    line = _refused([f"runs=[{targets},{targets / 'npu'}]"], capsys)
+    feasible = [row for row in members if row["verified_fits_budget"]]
+    assert len(_rows(tmp_path / "o" / "points.csv")) == len(feasible)
+    line = _error_line([f"runs=[{targets},{targets / 'npu'}]"], capsys)
     assert "The objectives differ" in line
     assert "compare other runs" in line
 
 
-def test_run_that_is_going_on_is_compared_as_it_stands(
+def test_running_search_is_compared_with_note(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    going = Path(shutil.copytree(searched / "random0", tmp_path / "going"))
+    running = Path(shutil.copytree(searched / "random0", tmp_path / "going"))
     for name in ("candidates.parquet", "front.csv"):
-        (going / name).unlink()
-    manifest = json.loads((going / "manifest.json").read_text()) | {"status": "running"}
+        (running / name).unlink()
+    manifest = json.loads((running / "manifest.json").read_text()) | {"status": "running"}
     manifest["config"]["n_trials"] = 99
-    RunFolder(going).write_json("manifest.json", manifest)
-    assert run(["compare", f"runs=[{going},{searched / 'random1'}]"]) == 0
+    RunFolder(running).write_json("manifest.json", manifest)
+    assert run(["compare", f"runs=[{running},{searched / 'random1'}]"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "going: the search is running or was interrupted: compared after 24 of 99 trials." in out
     assert len(list((tmp_path / "runs" / "compare").iterdir())) == 1
 
 
-def test_run_whose_study_is_gone_is_read_from_its_candidates(
+def test_run_without_study_is_read_from_candidates(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = Path(shutil.copytree(searched / "random0", tmp_path / "old"))
-    (old / "study.db").unlink()
-    runs = f"runs=[{old},{searched / 'random0'}]"
+    without_study = Path(shutil.copytree(searched / "random0", tmp_path / "old"))
+    (without_study / "study.db").unlink()
+    runs = f"runs=[{without_study},{searched / 'random0'}]"
     assert run(["compare", runs, f"run.dir={tmp_path / 'out'}"]) == 0
     first, second = _rows(tmp_path / "out" / "indicators.csv")
     assert first["hypervolume"] == second["hypervolume"]
@@ -175,7 +175,7 @@ def test_run_whose_study_is_gone_is_read_from_its_candidates(
     assert "its study cannot be read" in capsys.readouterr().out
 
 
-def test_csv_of_other_tools_with_a_frame_and_a_true_front(tmp_path: Path) -> None:
+def test_csv_files_with_reference_and_true_front(tmp_path: Path) -> None:
     Path("a.csv").write_text("accuracy,latency_ms\n0.9,4\n0.8,2\n")
     Path("b, c.csv").write_text("accuracy,latency_ms\n0.85,2\n")
     Path("true.csv").write_text("accuracy,latency_ms\n0.95,1\n")
@@ -191,7 +191,7 @@ def test_csv_of_other_tools_with_a_frame_and_a_true_front(tmp_path: Path) -> Non
     assert json.loads(Path("out/comparison.json").read_text())["ideal"]["accuracy"] == 1
 
 
-def test_names_of_all_kinds(tmp_path: Path) -> None:
+def test_unusual_file_names_are_supported(tmp_path: Path) -> None:
     for name in ("a=b.csv", "ü d.csv", "it's.csv", "12e4.csv"):
         Path(name).write_text("accuracy,latency_ms\n0.9,4\n0.8,2\n")
     assert run(["compare", "runs=[a=b.csv, ü d.csv,12e4.csv]", OBJECTIVES, "run.dir=out"]) == 0
@@ -218,7 +218,7 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
         (["runs={searched}/random0", "run.dir={searched}/random1"], "random1 is not empty"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(
+def test_invalid_comparison_is_reported_without_output(
     searched: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -227,12 +227,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 ) -> None:
     Path("damaged").mkdir()
     Path("damaged/manifest.json").write_text('{"format": 2, "verb": "search", "arguments": []}')
-    given = [argument.replace("{searched}", str(searched)) for argument in arguments]
-    assert message in _refused(given, capsys)
+    options = [argument.replace("{searched}", str(searched)) for argument in arguments]
+    assert message in _error_line(options, capsys)
     assert not list(tmp_path.rglob("comparison.json"))
 
 
-def test_other_data_are_refused_unless_said(
+def test_mixed_data_require_allow_mixed(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = Path(shutil.copytree(searched / "random0", tmp_path / "other"))
@@ -240,7 +240,7 @@ def test_other_data_are_refused_unless_said(
     manifest["config"]["benchmark"]["path"] = "elsewhere.parquet"
     RunFolder(other).write_json("manifest.json", manifest)
     runs = f"runs=[{other},{searched / 'random1'}]"
-    assert "not scored on the same images" in _refused([runs], capsys)
+    assert "not scored on the same images" in _error_line([runs], capsys)
     assert run(["compare", runs, "allow_mixed=true", "n_bootstrap=0"]) == 0
     assert "are mixed" in capsys.readouterr().out
 
@@ -251,12 +251,12 @@ def test_two_runs_are_compared_at_equal_accuracy(
     out = tmp_path / "out"
     runs = f"runs=[{searched / 'pareto0'},{searched / 'random0'}]"
     assert run(["compare", runs, f"run.dir={out}"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     assert (
         "latency [ms] at equal accuracy (ratio: random0 / pareto0, above 1: pareto0 is faster)"
-        in told
+        in output
     )
-    assert "pareto0 against random0, at equal accuracy: " in told
+    assert "pareto0 against random0, at equal accuracy: " in output
     rows = _rows(out / "equal_quality.csv")
     assert {(row["front"], row["baseline"]) for row in rows} == {("pareto0", "random0")}
     assert len(json.loads((out / "comparison.json").read_text())["equal_quality"]["levels"]) == len(
@@ -268,7 +268,7 @@ def test_two_runs_are_compared_at_equal_accuracy(
     assert not (tmp_path / "three" / "equal_quality.csv").exists()
 
 
-def test_a_run_may_be_named_as_a_column(searched: Path, tmp_path: Path) -> None:
+def test_run_name_may_equal_column_name(searched: Path, tmp_path: Path) -> None:
     shutil.copytree(searched / "random0", tmp_path / "run")
     runs = f"runs=[{tmp_path / 'run'},{searched / 'random1'}]"
     assert run(["compare", runs, f"run.dir={tmp_path / 'out'}"]) == 0

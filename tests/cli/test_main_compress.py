@@ -1,4 +1,4 @@
-"""``compress`` as its users start it."""
+"""The verb ``compress`` on the command line."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ fixed:
 
 
 @pytest.fixture(autouse=True)
-def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patch_argv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
@@ -62,12 +62,12 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _largest(run: Path) -> dict[str, float | str]:
     members = json.loads((run / "front.json").read_text())["members"]
-    found: dict[str, float | str] = max(members, key=lambda row: row["verified_flash_kib"])
-    return found
+    member: dict[str, float | str] = max(members, key=lambda row: row["verified_flash_kib"])
+    return member
 
 
 def _n_values(folder: Path, name: str) -> int:
-    """Return how many values the weights of an operator take: in a channel, or in all."""
+    """Return the largest number of distinct weights in a channel of an operator."""
     with safe_open(folder / "model.safetensors", "np") as file:
         weight = file.get_tensor(f"{name.replace('.', '_')}.weight")
     rows = weight if weight.ndim == 4 else weight[None]
@@ -75,16 +75,16 @@ def _n_values(folder: Path, name: str) -> int:
 
 
 @pytest.mark.slow
-def test_network_fits_another_budget_and_is_proven(
+def test_compressed_network_meets_budget_and_verifies(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     member = _largest(searched)
     limit = 0.8 * float(member["verified_flash_kib"])
     options = [f"id={member['id']}", f"budget.flash_kib={limit}", f"dir={tmp_path}"]
     assert run(["compress", f"run={searched}", *options]) == 0
-    shown = capsys.readouterr().out
-    assert f"{limit:g}" in shown
-    assert "bits" in shown
+    output = capsys.readouterr().out
+    assert f"{limit:g}" in output
+    assert "bits" in output
     folder = tmp_path / str(member["id"])
     proof = json.loads((folder / "proof.json").read_text())
     assert proof["figures"]["flash_kib"][0] <= limit
@@ -98,8 +98,8 @@ def test_network_fits_another_budget_and_is_proven(
     assert steps[:4] == ["inherited", "fine-tuned", "rounded", "bits-trained"]
     assert "trained for 3 epochs" in proof["finishing"]["weights"]
     assert run(["verify", str(folder), "+target=npu"]) == 0
-    _check_in_a_plan(searched, folder, tmp_path)
-    # The library does the same, from what was trained.
+    _check_in_plan(searched, folder, tmp_path)
+    # The Python API gives the same file from the stored weights.
     again = hwnas.load(searched).compress(
         str(member["id"]), budget={"flash_kib": limit}, dir=tmp_path / "again"
     )
@@ -108,47 +108,54 @@ def test_network_fits_another_budget_and_is_proven(
     ).read_bytes()
 
 
-def _check_in_a_plan(searched: Path, export: Path, place: Path) -> None:
-    """A plan knows the compressed network from what it was, and what the run's networks answer."""
-    (place / "service.yaml").write_text(f"""
+def _check_in_plan(searched: Path, export: Path, directory: Path) -> None:
+    """Check that a plan separates the compressed network from the original one."""
+    (directory / "service.yaml").write_text(f"""
 fronts: [{searched}, {export}]
 answers: [{searched}]
 classes:
   all: {{p99_ms: 5, accuracy_min: 0.01, regions: [here], origin: here, demand: {{rate: 10}}}}
 """)
-    (place / "fleet.yaml").write_text("""
+    (directory / "fleet.yaml").write_text("""
 devices:
   board: {region: here, buy: bought, price: 1, quota: 2, idle_w: 1, busy_w: 2, target: npu}
 """)
-    problem = read_problem(place / "service.yaml", place / "fleet.yaml")
-    known = problem.catalogue
-    (own,) = [name for name in known.models if name.startswith(f"{export.name}+")]
-    latencies = [known.latency_ms["npu", n][1].value for n in (own, f"{export.name}-int8")]
+    problem = read_problem(directory / "service.yaml", directory / "fleet.yaml")
+    catalogue = problem.catalogue
+    (compressed,) = [name for name in catalogue.models if name.startswith(f"{export.name}+")]
+    latencies = [
+        catalogue.latency_ms["npu", n][1].value for n in (compressed, f"{export.name}-int8")
+    ]
     assert latencies[0] < latencies[1]
     assert f"{export.name}-int8" in problem.answers.models
-    assert {*problem.answers.models} <= known.models.keys()
+    assert {*problem.answers.models} <= catalogue.models.keys()
 
 
 @pytest.mark.slow
-def test_what_fits_as_it_is_is_up_to_its_own_weights(
+def test_budget_check_uses_trained_weights(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     member = _largest(searched)
-    own, estimate = (float(member[name]) for name in ("verified_flash_kib", "flash_kib"))
-    # Within the one limit only its own weights fit, or beyond the other only they do not.
-    assert own < estimate or estimate < 0.996 * own, "else it is not seen which of them counts"
-    options = [f"run={searched}", f"id={member['id']}", "epochs=1", f"dir={tmp_path}"]
-    assert run(["compress", *options, f"budget.flash_kib={own}"]) == 2
-    assert (
-        f"meets the budget without compression: flash_kib {own:.4g} of" in capsys.readouterr().err
+    verified_kib, estimated_kib = (
+        float(member[name]) for name in ("verified_flash_kib", "flash_kib")
     )
-    assert run(["compress", *options, f"budget.flash_kib={0.996 * own}"]) == 0
+    # The limits below separate the verified size from the estimate.
+    assert verified_kib < estimated_kib or estimated_kib < 0.996 * verified_kib, (
+        "verified size and estimate are too close"
+    )
+    options = [f"run={searched}", f"id={member['id']}", "epochs=1", f"dir={tmp_path}"]
+    assert run(["compress", *options, f"budget.flash_kib={verified_kib}"]) == 2
+    assert (
+        f"meets the budget without compression: flash_kib {verified_kib:.4g} of"
+        in capsys.readouterr().err
+    )
+    assert run(["compress", *options, f"budget.flash_kib={0.996 * verified_kib}"]) == 0
     proof = json.loads((tmp_path / str(member["id"]) / "proof.json").read_text())
-    assert proof["figures"]["flash_kib"][0] <= 0.996 * own
+    assert proof["figures"]["flash_kib"][0] <= 0.996 * verified_kib
 
 
 @pytest.mark.slow
-def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -> None:
+def test_small_budget_prunes_channels(searched: Path, tmp_path: Path) -> None:
     member = _largest(searched)
     limit = 0.25 * float(member["verified_flash_kib"])
     options = [f"id={member['id']}", f"budget.flash_kib={limit}", "epochs=1", f"dir={tmp_path}"]
@@ -156,14 +163,14 @@ def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -
     proof = json.loads((tmp_path / str(member["id"]) / "proof.json").read_text())
     assert proof["figures"]["flash_kib"][0] <= limit
     steps = {step["step"]: step["epochs"] for step in proof["finishing"]["steps"]}
-    assert steps["fine-tuned"] == 3  # as the search left it
+    assert steps["fine-tuned"] == 3  # from the search
     assert steps["pruned"] == 1
     assert proof["model"]["params_m"] < float(member["params_m"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ([], "budget.latency_ms=NUMBER"),
         (["budget.flash_kib=1e6"], "meets the budget without compression"),
@@ -178,22 +185,24 @@ def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -
         (["budget.flash_kib=2", "id=ffff"], "ffff"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_invalid_compression_is_reported_in_one_line(
     searched: Path,
     tmp_path: Path,
     options: Sequence[str],
-    words: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [] if any(o.startswith("id=") for o in options) else [f"id={_largest(searched)['id']}"]
-    arguments = [f"run={searched}", *given, *options, f"dir={tmp_path / 'out'}"]
+    id_option = (
+        [] if any(o.startswith("id=") for o in options) else [f"id={_largest(searched)['id']}"]
+    )
+    arguments = [f"run={searched}", *id_option, *options, f"dir={tmp_path / 'out'}"]
     assert run(["compress", *arguments]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert words in line
+    assert message in line
     assert not list(tmp_path.glob("out/*/*"))
 
 
-def test_search_that_trained_nothing_in_the_end_leaves_epochs_to_be_said(
+def test_run_without_finish_epochs_requires_epochs(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = json.loads((searched / "manifest.json").read_text())

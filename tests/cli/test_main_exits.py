@@ -1,4 +1,4 @@
-"""Early exits, from the search to what is delivered."""
+"""Early exits, from search to export."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a search in ``run`` over networks with an exit, and one export."""
+    """Return a folder with a search of networks with an exit in ``run``, and one export."""
     folder = tmp_path_factory.mktemp("exits")
     raw = yaml.safe_load(SPACE.read_text())
     del raw["choices"]["exits.0.active"]
@@ -47,13 +47,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(sys, "argv", ["hwnas"])
         patch.setattr(sys, "stdout", printed)
         patch.setenv("COLUMNS", "1000")
-        assert run(["search", *OPTIONS, *_places(folder)]) == 0
-        words = [f"run={folder / 'run'}", f"dir={folder / 'out'}", "pick=most_accurate"]
-        assert run(["export", *words, "max_exit_drop=2", "max_int8_drop=100"]) == 0
+        assert run(["search", *OPTIONS, *_path_options(folder)]) == 0
+        options = [f"run={folder / 'run'}", f"dir={folder / 'out'}", "pick=most_accurate"]
+        assert run(["export", *options, "max_exit_drop=2", "max_int8_drop=100"]) == 0
     return folder
 
 
-def _places(folder: Path) -> list[str]:
+def _path_options(folder: Path) -> list[str]:
     return [
         f"search_space={folder / 'leaving.yaml'}", f"run.dir={folder / 'run'}",
         f"run.supernets={folder / 'networks'}",
@@ -61,7 +61,7 @@ def _places(folder: Path) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patch_argv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
@@ -76,25 +76,25 @@ def _exported(root: Path) -> Path:
 
 
 def _proof(folder: Path) -> Row:
-    found: Row = json.loads((folder / "proof.json").read_text())
-    return found
+    proof: Row = json.loads((folder / "proof.json").read_text())
+    return proof
 
 
-def test_search_says_what_leaving_early_comes_to(root: Path) -> None:
+def test_search_reports_expected_cost_of_exits(root: Path) -> None:
     members = {row["id"]: row for row in _rows(root / "run" / "front.csv")}
     rows = _rows(root / "run" / "exits.csv")
     assert {row["id"] for row in rows} == {*members}
     for row in rows:
         member = members[row["id"]]
         assert float(row["latency_ms"]) == float(member["verified_latency_ms"])
-        worst, expected = float(row["latency_ms"]), float(row["verified_expected_latency_ms"])
-        assert 0 < expected <= worst
+        full_ms, expected = float(row["latency_ms"]), float(row["verified_expected_latency_ms"])
+        assert 0 < expected <= full_ms
         assert row["verified_expected_latency_ms_source"] == "compiler-estimate"
         low, high = (row[f"verified_expected_latency_ms_{end}"] for end in ("low", "high"))
         assert float(low) <= expected <= float(high)
         assert float(row["verified_accuracy_at_end"]) == float(member["verified_accuracy_int8"])
-        # The whole network without exits takes less than segment by segment to the end.
-        assert float(member["latency_ms"]) == pytest.approx(worst, rel=0.1)
+        # The network without exits takes about as long as all its segments.
+        assert float(member["latency_ms"]) == pytest.approx(full_ms, rel=0.1)
     printed, page = (root / "printed").read_text(), (root / "run" / "report.html").read_text()
     assert "with exits: leaving early takes" in printed
     assert "exits.csv" in printed
@@ -102,40 +102,40 @@ def test_search_says_what_leaving_early_comes_to(root: Path) -> None:
     assert "With and without early exits" in page
 
 
-def test_members_are_kept_segment_by_segment(root: Path) -> None:
+def test_members_have_files_per_segment(root: Path) -> None:
     for row in _rows(root / "run" / "front.csv"):
-        made = _made(root, row["id"])
-        assert {".tflite", ".segment0.tflite", ".segment1_vela.tflite"} <= {*made["files"]}
-        parts = [figures["latency_ms"][0] for figures in made["segments"]]
+        model = _model_record(root, row["id"])
+        assert {".tflite", ".segment0.tflite", ".segment1_vela.tflite"} <= {*model["files"]}
+        parts = [figures["latency_ms"][0] for figures in model["segments"]]
         assert len(parts) == 2
-        assert made["figures"]["latency_ms"][0] == pytest.approx(sum(parts))
+        assert model["figures"]["latency_ms"][0] == pytest.approx(sum(parts))
 
 
-def _made(root: Path, genotype_id: str) -> Row:
-    found: Row = json.loads((root / "run" / "models" / f"{genotype_id}.json").read_text())
-    return found
+def _model_record(root: Path, genotype_id: str) -> Row:
+    record: Row = json.loads((root / "run" / "models" / f"{genotype_id}.json").read_text())
+    return record
 
 
-def test_a_search_that_ended_says_the_same_again(root: Path, tmp_path: Path) -> None:
-    again = tmp_path / "run"
-    shutil.copytree(root / "run", again)
-    (again / "exits.csv").unlink()
-    places = [place for place in _places(root) if not place.startswith("run.dir")]
-    assert run(["search", *OPTIONS, *places, f"run.resume={again}"]) == 0
-    assert (again / "exits.csv").read_bytes() == (root / "run" / "exits.csv").read_bytes()
+def test_resume_of_finished_search_repeats_exits(root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(root / "run", copy)
+    (copy / "exits.csv").unlink()
+    paths = [place for place in _path_options(root) if not place.startswith("run.dir")]
+    assert run(["search", *OPTIONS, *paths, f"run.resume={copy}"]) == 0
+    assert (copy / "exits.csv").read_bytes() == (root / "run" / "exits.csv").read_bytes()
 
 
 @pytest.mark.slow
-def test_what_images_cost_on_the_average_is_searched_for_and_limited(
+def test_expected_cost_is_objective_and_limit(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def searched(name: str, limit: float) -> tuple[int, list[Row]]:
-        places = [place for place in _places(root) if not place.startswith("run.dir")]
-        words = [f"run.dir={root / name}", f"budget.expected_latency_ms={limit}"]
+        paths = [place for place in _path_options(root) if not place.startswith("run.dir")]
+        options = [f"run.dir={root / name}", f"budget.expected_latency_ms={limit}"]
         objectives = "objectives=[accuracy,expected_latency_ms]"
-        code = run(["search", *OPTIONS, *places, *words, objectives])
-        found = pq.read_table(root / name / "candidates.parquet").to_pylist()
-        return code, sorted(found, key=lambda row: float(row["expected_latency_ms"]))
+        code = run(["search", *OPTIONS, *paths, *options, objectives])
+        candidates = pq.read_table(root / name / "candidates.parquet").to_pylist()
+        return code, sorted(candidates, key=lambda row: float(row["expected_latency_ms"]))
 
     code, rows = searched("expected", 10)
     assert code == 0
@@ -144,34 +144,34 @@ def test_what_images_cost_on_the_average_is_searched_for_and_limited(
         assert 0 < low <= value <= high <= row["latency_ms"] * (1 + 1e-9)
         assert row["expected_latency_ms_source"] == "compiler-estimate"
     assert any(row["expected_latency_ms"] < 0.999 * row["latency_ms"] for row in rows)
-    left = {
+    expected_costs = {
         (r["id"], r["verified_expected_latency_ms"]) for r in _rows(root / "expected/exits.csv")
     }
     for member in _rows(root / "expected" / "front.csv"):
-        assert (member["id"], member["verified_expected_latency_ms"]) in left
+        assert (member["id"], member["verified_expected_latency_ms"]) in expected_costs
     assert "mean latency" in capsys.readouterr().out
     limit = (rows[0]["expected_latency_ms_high"] + rows[-1]["expected_latency_ms_high"]) / 2
     code, rows = searched("limited", limit)
     assert code == 0
     for row in rows:
-        over = row["expected_latency_ms_high"] > limit
-        assert (row["state"] == "infeasible") == over
-        assert ("expected_latency_ms" in row["reason"]) == over
+        is_over_limit = row["expected_latency_ms_high"] > limit
+        assert (row["state"] == "infeasible") == is_over_limit
+        assert ("expected_latency_ms" in row["reason"]) == is_over_limit
     assert {row["state"] for row in rows} == {"complete", "infeasible"}
 
 
 @pytest.mark.slow
-def test_expected_costs_are_guessed_before_networks_are_trained(root: Path, tmp_path: Path) -> None:
-    """Nothing that breaks a limit is proposed once something fits, as where costs are known."""
-    places = [
+def test_expected_costs_are_predicted_before_training(root: Path, tmp_path: Path) -> None:
+    """After a feasible network, no infeasible one is proposed, as with exact costs."""
+    paths = [
         f"search_space={root / 'leaving.yaml'}", f"run.dir={tmp_path / 'run'}",
         f"run.supernets={root / 'networks'}",
     ]  # fmt: skip
-    every = pq.read_table(root / "run" / "candidates.parquet").to_pylist()
-    limit = sorted(row["latency_ms"] for row in every)[2] * 1.001
-    words = [f"budget.latency_ms={limit}", "objectives=[accuracy,expected_latency_ms]"]
+    candidates = pq.read_table(root / "run" / "candidates.parquet").to_pylist()
+    limit = sorted(row["latency_ms"] for row in candidates)[2] * 1.001
+    options = [f"budget.latency_ms={limit}", "objectives=[accuracy,expected_latency_ms]"]
     sampler = "sampler.n_startup_trials=3"
-    assert run(["search", *last_of(*OPTIONS, *places, *words, sampler, "n_trials=5")]) == 0
+    assert run(["search", *last_of(*OPTIONS, *paths, *options, sampler, "n_trials=5")]) == 0
     rows = pq.read_table(tmp_path / "run" / "candidates.parquet").to_pylist()
     assert {row["state"] for row in rows} == {"complete"}
     proposals = [study_in_file(tmp_path / "run" / "study.db").read().proposals[i] for i in range(5)]
@@ -179,55 +179,55 @@ def test_expected_costs_are_guessed_before_networks_are_trained(root: Path, tmp_
     assert all(p.costs for p in proposals if p.phase == "gain")
 
 
-def test_exported_segments_hold_what_their_proof_says(root: Path) -> None:
+def test_exported_segments_match_proof(root: Path) -> None:
     proof = _proof(_exported(root))
     checks = {check["name"]: check for check in proof["checks"]}
     names = {"exits.whole", "exits.0.error", "exits.expected_latency_ms", "exits.budget.latency_ms"}
     assert names <= {*checks}
     assert all(check["holds"] for check in checks.values())
     assert checks["exits.whole"]["found"] == 0
-    leaving = proof["exits"]
-    total = sum(cost["latency_ms"][0] for cost in leaving["costs"])
+    exits = proof["exits"]
+    total = sum(cost["latency_ms"][0] for cost in exits["costs"])
     assert checks["exits.budget.latency_ms"]["found"] == pytest.approx(total)
     assert total > proof["figures"]["latency_ms"][0]  # of the whole network, without exits
-    made = _made(root, proof["model"]["id"])
-    assert leaving["worst"]["latency_ms"][0] == made["figures"]["latency_ms"][0]
+    record = _model_record(root, proof["model"]["id"])
+    assert exits["worst"]["latency_ms"][0] == record["figures"]["latency_ms"][0]
     card = (_exported(root) / "MODEL_CARD.md").read_text()
     assert "## Early exits" in card
     assert "`segment1.vela.tflite` | of segment 1, as `model.vela.tflite`" in card
 
 
-def test_runner_stops_early(root: Path, tmp_path: Path) -> None:
+def test_runner_stops_at_exits(root: Path, tmp_path: Path) -> None:
     folder = _exported(root)
     pixels = np.load(folder / "images.npz")["pixels"]
     np.save(tmp_path / "images.npy", pixels)
-    answers: dict[float, list[str]] = {}
-    said = json.loads((folder / "exits.json").read_text())
-    for threshold in (said["thresholds"][0], 0.0, 2.0):
-        own = tmp_path / f"at {threshold}"
-        shutil.copytree(folder, own)
-        (own / "exits.json").write_text(json.dumps(said | {"thresholds": [threshold]}))
-        done = subprocess.run(
-            [sys.executable, own / "run_exits.py", tmp_path / "images.npy"],
+    predictions: dict[float, list[str]] = {}
+    content = json.loads((folder / "exits.json").read_text())
+    for threshold in (content["thresholds"][0], 0.0, 2.0):
+        copy = tmp_path / f"at {threshold}"
+        shutil.copytree(folder, copy)
+        (copy / "exits.json").write_text(json.dumps(content | {"thresholds": [threshold]}))
+        completed = subprocess.run(
+            [sys.executable, copy / "run_exits.py", tmp_path / "images.npy"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        answers[threshold] = done.stdout.split()
-        left = [*map(int, done.stderr.splitlines()[-1].split(": ")[1].split())]
-        assert sum(left) == len(pixels)
+        predictions[threshold] = completed.stdout.split()
+        exit_counts = [*map(int, completed.stderr.splitlines()[-1].split(": ")[1].split())]
+        assert sum(exit_counts) == len(pixels)
         if threshold in (0.0, 2.0):
-            assert left == ([len(pixels), 0] if threshold == 0 else [0, len(pixels)])
+            assert exit_counts == ([len(pixels), 0] if threshold == 0 else [0, len(pixels)])
         else:
             share = _proof(folder)["exits"]["found"]["left"][0][0]
-            assert left[0] / len(pixels) == pytest.approx(share, abs=0.1)
+            assert exit_counts[0] / len(pixels) == pytest.approx(share, abs=0.1)
     whole = subprocess.run(
         [sys.executable, folder / "run_tflite.py", tmp_path / "images.npy"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert answers[2.0] == whole.stdout.split()
-    assert answers[0.0] != answers[2.0]
+    assert predictions[2.0] == whole.stdout.split()
+    assert predictions[0.0] != predictions[2.0]
 
 
-def test_verify_repeats_what_leaves(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_repeats_exits(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _exported(root)
     assert run(["verify", str(folder), "+target=npu"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -237,24 +237,24 @@ def test_verify_repeats_what_leaves(root: Path, capsys: pytest.CaptureFixture[st
     assert printed.count("The compiler gave the same file.") == 2
 
 
-def test_verify_sees_segments_of_another_network(
+def test_verify_detects_modified_exits(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = tmp_path / "changed"
-    shutil.copytree(_exported(root), own)
-    proof = _proof(own)
+    copy = tmp_path / "changed"
+    shutil.copytree(_exported(root), copy)
+    proof = _proof(copy)
     proof["exits"]["found"]["left"][0][0] *= 0.5
-    (own / "proof.json").write_text(json.dumps(proof))
-    assert run(["verify", str(own)]) == 1
+    (copy / "proof.json").write_text(json.dumps(proof))
+    assert run(["verify", str(copy)]) == 1
     assert "exits.left" in capsys.readouterr().err
     proof["exits"]["outputs"] = ["exits.0.classifier", "stem"]
-    (own / "proof.json").write_text(json.dumps(proof))
-    assert run(["verify", str(own)]) == 2
+    (copy / "proof.json").write_text(json.dumps(proof))
+    assert run(["verify", str(copy)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot be read" in line
 
 
-REFUSED = [
+INVALID_OPTIONS = [
     (
         ["+target=npu", "search_space=tiny", "objectives=[accuracy,expected_latency_ms]"],
         "for networks with early exits, which this search space does not have. Use latency_ms",
@@ -272,32 +272,32 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_exits_do_not_go_with(
-    root: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("options", "message"), INVALID_OPTIONS, ids=lambda value: str(value)[:40])
+def test_incompatible_exit_options_are_reported(
+    root: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = [place for place in _places(root) if not place.startswith("run.dir")]
-    assert run(["search", *last_of(*places, f"run.dir={root / 'refused'}", *options)]) == 2
+    paths = [place for place in _path_options(root) if not place.startswith("run.dir")]
+    assert run(["search", *last_of(*paths, f"run.dir={root / 'refused'}", *options)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
+    assert message in line
     assert not (root / "refused").exists()
 
 
 @pytest.mark.slow
-def test_exits_and_bits_fit_another_budget(
+def test_compress_exits_to_lower_budget(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     member = max(_rows(root / "run" / "front.csv"), key=lambda row: float(row["latency_ms"]))
-    words = [f"run={root / 'run'}", f"id={member['id']}", f"dir={tmp_path}"]
-    words += ["max_int8_drop=100", "max_exit_drop=3"]
-    assert run(["compress", *words, "budget.expected_energy_mj=10"]) == 2
-    has = re.search(
+    options = [f"run={root / 'run'}", f"id={member['id']}", f"dir={tmp_path}"]
+    options += ["max_int8_drop=100", "max_exit_drop=3"]
+    assert run(["compress", *options, "budget.expected_energy_mj=10"]) == 2
+    match = re.search(
         r"meets the budget without compression: expected_energy_mj (\S+) of",
         capsys.readouterr().err,
     )
-    assert has is not None
-    limit = 0.95 * float(has[1])
-    assert run(["compress", *words, f"budget.expected_energy_mj={limit}"]) == 0
+    assert match is not None
+    limit = 0.95 * float(match[1])
+    assert run(["compress", *options, f"budget.expected_energy_mj={limit}"]) == 0
     assert "expected energy [mJ]" in capsys.readouterr().out
     (folder,) = (path.parent for path in tmp_path.rglob("proof.json"))
     proof = _proof(folder)
@@ -306,57 +306,59 @@ def test_exits_and_bits_fit_another_budget(
     assert proof["budget"]["expected_energy_mj"]["margin"] >= 0
     assert any(row.get("weight_bits", 8) < 8 for row in proof["model"]["operators"])
     assert run(["verify", str(folder), "+target=npu"]) == 0
-    words[2] = f"dir={tmp_path / 'none'}"
-    assert run(["compress", *words, "budget.expected_energy_mj=1e-6"]) == 2
+    options[2] = f"dir={tmp_path / 'none'}"
+    assert run(["compress", *options, "budget.expected_energy_mj=1e-6"]) == 2
     assert "points lost at exits (max_exit_drop) do not suffice" in capsys.readouterr().err
 
 
-def test_pruned_exits_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [f"run={root / 'run'}", f"dir={root / 'pruned'}", "prune=0.3"]
-    assert run(["export", *words]) == 2
+def test_pruning_rejects_networks_with_exits(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [f"run={root / 'run'}", f"dir={root / 'pruned'}", "prune=0.3"]
+    assert run(["export", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "networks with exits are not pruned. Omit prune" in line
 
 
-def test_a_supernet_of_exits_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    places = [*_places(root)[:1], f"run.supernets={root / 'networks'}"]
-    assert run(["train", "dataset=digits", *places, f"run.dir={root / 'supernet'}"]) == 2
+def test_supernet_rejects_exits(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [*_path_options(root)[:1], f"run.supernets={root / 'networks'}"]
+    assert run(["train", "dataset=digits", *paths, f"run.dir={root / 'supernet'}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "has exits, which supernets do not have" in line
 
 
 @pytest.mark.slow
-def test_a_cpu_runs_segments_by_onnxruntime(
+def test_cpu_runs_segments_with_onnxruntime(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["+target=cpu", "target.runtime=onnxruntime", "target.threads=1"]
+    target_options = ["+target=cpu", "target.runtime=onnxruntime", "target.threads=1"]
     options = last_of(*OPTIONS[1:-1], "cost=measured", "n_trials=2", "timing.repeats=3")
-    places = [f"run.dir={tmp_path / 'run'}", f"table.dir={tmp_path}", *_places(root)[::2]]
-    assert run(["search", *words, *options, *places]) == 0
+    paths = [f"run.dir={tmp_path / 'run'}", f"table.dir={tmp_path}", *_path_options(root)[::2]]
+    assert run(["search", *target_options, *options, *paths]) == 0
     rows = _rows(tmp_path / "run" / "exits.csv")
     assert {row["verified_expected_latency_ms_source"] for row in rows} == {"measured"}
     assert run(["export", f"run={tmp_path / 'run'}", f"dir={tmp_path}", "max_exit_drop=100"]) == 0
     (folder,) = (path.parent for path in tmp_path.rglob("proof.json"))
     assert (folder / "segment1.fp32.onnx").is_file()
     np.save(tmp_path / "images.npy", np.load(folder / "images.npz")["pixels"])
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, folder / "run_exits.py", tmp_path / "images.npy"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert len(done.stdout.split()) == 256
+    assert len(completed.stdout.split()) == 256
     capsys.readouterr()
     assert run(["verify", str(folder)]) == 0
     assert "2 segments one after another on 256 images" in capsys.readouterr().out
 
 
-def test_early_exits_are_those_of_what_is_delivered(tmp_path: Path) -> None:
+def test_exits_exclude_undelivered_networks(tmp_path: Path) -> None:
     candidate = Candidate(0, Genotype("s", ()), {})
-    sure = Predictions(np.ones(8, np.bool_), np.ones(8))
-    answers = pack_exit_predictions(
-        ["exit", "end"], {split: [sure] * 2 for split in ("validation", "test")}
+    predictions = Predictions(np.ones(8, np.bool_), np.ones(8))
+    packed = pack_exit_predictions(
+        ["exit", "end"], {split: [predictions] * 2 for split in ("validation", "test")}
     )
     (tmp_path / EXITS_FILE.format(candidate.id)).parent.mkdir(parents=True)
-    RunFolder(tmp_path).write_bytes(EXITS_FILE.format(candidate.id), answers)
+    RunFolder(tmp_path).write_bytes(EXITS_FILE.format(candidate.id), packed)
     costs = {name: Quantity(1.0, "measured") for name in ("latency_ms", "energy_mj")}
     for high, n in ((0.9, 1), (1.1, 0)):
         details = {RATIOS[-1]: high}

@@ -1,4 +1,4 @@
-"""``export`` and ``verify`` as their users start them."""
+"""The verbs ``export`` and ``verify`` on the command line."""
 
 import hashlib
 import importlib.util
@@ -81,7 +81,7 @@ def exported(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patch_argv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
@@ -90,11 +90,11 @@ def members(searched: Path) -> list[dict[str, object]]:
     return rows
 
 
-def test_export_holds_what_the_search_verified(searched: Path, exported: Path) -> None:
+def test_export_equals_verified_member(searched: Path, exported: Path) -> None:
     proof = json.loads((exported / "proof.json").read_text())
     row = next(row for row in members(searched) if row["id"] == exported.name)
-    staying = [m["verified_accuracy_int8"] for m in members(searched) if m["verified_on_front"]]
-    assert row["verified_accuracy_int8"] == max(staying)  # type: ignore[type-var]
+    accuracies = [m["verified_accuracy_int8"] for m in members(searched) if m["verified_on_front"]]
+    assert row["verified_accuracy_int8"] == max(accuracies)  # type: ignore[type-var]
     tflite = proof["artefacts"]["model.int8.tflite"]
     assert tflite["accuracy"][0] == row["verified_accuracy_int8"]
     assert proof["figures"]["latency_ms"][0] == row["verified_latency_ms"]
@@ -106,27 +106,27 @@ def test_export_holds_what_the_search_verified(searched: Path, exported: Path) -
     assert "Ethos-U" in proof["artefacts"]["model.vela.tflite"]["not_run"]
 
 
-def test_second_export_is_the_same_but_for_its_dates(
+def test_second_export_is_identical_except_dates(
     searched: Path, exported: Path, tmp_path: Path
 ) -> None:
     assert (
         run(["export", "epochs=0", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"])
         == 0
     )
-    again = tmp_path / exported.name
-    assert {path.name for path in again.iterdir()} == {path.name for path in exported.iterdir()}
+    second = tmp_path / exported.name
+    assert {path.name for path in second.iterdir()} == {path.name for path in exported.iterdir()}
     for path in exported.iterdir():
         if path.name not in ("proof.json", "MODEL_CARD.md"):
-            assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+            assert (second / path.name).read_bytes() == path.read_bytes(), path.name
 
     def undated(folder: Path) -> object:
         proof = json.loads((folder / "proof.json").read_text())
-        for name in ("made", "commands", "source"):  # name the folders, too
+        for name in ("made", "commands", "source"):  # contain dates or folders
             del proof[name]
         del proof["files"]["MODEL_CARD.md"]
         return proof
 
-    assert undated(again) == undated(exported)
+    assert undated(second) == undated(exported)
     assert (
         run(["export", "epochs=0", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"])
         == 2
@@ -134,18 +134,18 @@ def test_second_export_is_the_same_but_for_its_dates(
 
 
 @pytest.mark.slow
-def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Path) -> None:
+def test_export_finetunes_and_prunes(searched: Path, exported: Path, tmp_path: Path) -> None:
     options = [f"id={exported.name}", "epochs=1", "prune=0.3", f"dir={tmp_path}"]
     assert run(["export", f"run={searched}", *options]) == 0
     proofs = [
         json.loads((folder / "proof.json").read_text())
         for folder in (exported, tmp_path / exported.name)
     ]
-    plain, finished = (proof["finishing"] for proof in proofs)
-    assert [step["step"] for step in plain["steps"]] == ["inherited", "int8"]
+    inherited, finished = (proof["finishing"] for proof in proofs)
+    assert [step["step"] for step in inherited["steps"]] == ["inherited", "int8"]
     names = [step["step"] for step in finished["steps"]]
     assert names[:5] == ["inherited", "fine-tuned", "narrowed", "pruned", "int8"]
-    for name in ("latency_ms", "flash_kib", "macs_m", "params_m"):  # compiled anew
+    for name in ("latency_ms", "flash_kib", "macs_m", "params_m"):  # compiled again
         assert proofs[1]["figures"][name][0] < proofs[0]["figures"][name][0]
     card = (tmp_path / exported.name / "MODEL_CARD.md").read_text()
     assert "30% of the channels pruned" in card
@@ -153,15 +153,17 @@ def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_what_is_trained_for_int8_is_held_against_itself(
+def test_int8_trained_export_is_checked_against_simulated_int8(
     searched: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=12))
     options = [f"id={exported.name}", "epochs=6", "max_int8_drop=0", f"dir={tmp_path}"]
     assert run(["export", f"run={searched}", *options]) == 0
     folder = tmp_path / exported.name
-    found = json.loads((folder / "proof.json").read_text())["artefacts"]
-    references = {name: row.get("agreement", {}).get("reference") for name, row in found.items()}
+    artefacts = json.loads((folder / "proof.json").read_text())["artefacts"]
+    references = {
+        name: row.get("agreement", {}).get("reference") for name, row in artefacts.items()
+    }
     assert references == {
         "model.py": "float32",
         "model.fp32.onnx": "float32",
@@ -173,15 +175,15 @@ def test_what_is_trained_for_int8_is_held_against_itself(
     assert run_hwnas("verify", str(folder), blocked=LARGE).returncode == 0
 
 
-def test_card_is_one_of_hugging_face(exported: Path) -> None:
+def test_model_card_is_valid_for_hugging_face(exported: Path) -> None:
     card = huggingface_hub.ModelCard.load(exported / "MODEL_CARD.md")
     proof = json.loads((exported / "proof.json").read_text())
     assert (card.data.library_name, card.data.pipeline_tag) == ("hwnas", "image-classification")
     results = {result.metric_name: result for result in card.data.eval_results}
-    found = results["accuracy, model.int8.tflite"]
-    assert found.dataset_split == "test"
+    result = results["accuracy, model.int8.tflite"]
+    assert result.dataset_split == "test"
     expected = proof["artefacts"]["model.int8.tflite"]["accuracy"][0]
-    assert found.metric_value == pytest.approx(expected, abs=1e-6)
+    assert result.metric_value == pytest.approx(expected, abs=1e-6)
     headings = re.findall(r"^## (.*)$", card.text, re.MULTILINE)
     assert headings == [
         "Use", "Intended use and limits", "Data", "Training", "Evaluation", "Costs on npu",
@@ -192,9 +194,7 @@ def test_card_is_one_of_hugging_face(exported: Path) -> None:
 
 
 @pytest.mark.slow
-def test_verify_repeats_the_proof_also_where_torch_is_not(
-    exported: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_works_without_torch(exported: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in exported.iterdir()}
     assert run(["verify", str(exported), "+target=npu"]) == 0
     out = capfd.readouterr().out
@@ -202,15 +202,15 @@ def test_verify_repeats_the_proof_also_where_torch_is_not(
     assert "model.int8.tflite: " in out
     assert "The compiler gave the same file." in out
     assert "All repeated checks passed." in out
-    without = run_hwnas("verify", str(exported), blocked=LARGE)
-    assert without.returncode == 0, without.stderr
-    assert "model.py: not run, torch is not installed" in without.stdout
-    assert "model.int8.onnx: largest error" in without.stdout
-    assert "The test split was not read" in without.stdout
-    without = run_hwnas("verify", str(exported), "+target=npu", blocked=LARGE)
-    assert without.returncode == 2
-    assert "Costs on target 'npu': ethos-u-vela is not installed" in without.stderr
-    assert without.stderr.count("\n") == 1
+    completed = run_hwnas("verify", str(exported), blocked=LARGE)
+    assert completed.returncode == 0, completed.stderr
+    assert "model.py: not run, torch is not installed" in completed.stdout
+    assert "model.int8.onnx: largest error" in completed.stdout
+    assert "The test split was not read" in completed.stdout
+    completed = run_hwnas("verify", str(exported), "+target=npu", blocked=LARGE)
+    assert completed.returncode == 2
+    assert "Costs on target 'npu': ethos-u-vela is not installed" in completed.stderr
+    assert completed.stderr.count("\n") == 1
     assert {path: path.read_bytes() for path in exported.iterdir()} == before
 
 
@@ -220,11 +220,11 @@ def test_verify_repeats_the_proof_also_where_torch_is_not(
         (lambda f: (f / "model.vela.tflite").write_bytes(b"x"), "model.vela.tflite was changed"),
         (lambda f: (f / "labels.txt").unlink(), "labels.txt is missing"),
         (lambda f: (f / "note.txt").touch(), "note.txt is not part of the export"),
-        (lambda f: _flip(f / "model.safetensors"), "model.safetensors was changed"),
+        (lambda f: _flip_last_bit(f / "model.safetensors"), "model.safetensors was changed"),
         (lambda f: (f / "MODEL_CARD.md").write_text("best model"), "MODEL_CARD.md was changed"),
     ],
 )
-def test_verify_names_a_file_that_is_not_as_it_was(
+def test_verify_names_changed_file(
     exported: Path,
     change: Callable[[Path], object],
     message: str,
@@ -233,10 +233,10 @@ def test_verify_names_a_file_that_is_not_as_it_was(
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
     change(copy)
-    _check_refused(copy, message, capsys)
+    _check_failure(copy, message, capsys)
 
 
-def _check_refused(folder: Path, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def _check_failure(folder: Path, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", str(folder)]) == 1
     error = capsys.readouterr().err
     assert message in error
@@ -251,75 +251,83 @@ load()
 """
 
 
-def _read(folder: Path) -> bytes:
+def _read_model(folder: Path) -> bytes:
     return (folder / "model.py").read_bytes()
 
 
-def _preprocessing(folder: Path, **values: object) -> None:
+def _edit_preprocessing(folder: Path, **values: object) -> None:
     content = json.loads((folder / "preprocessing.json").read_text())
-    _replace(folder, "preprocessing.json", json.dumps(content | values).encode())
+    _replace_with_digest(folder, "preprocessing.json", json.dumps(content | values).encode())
 
 
-def _flip(path: Path) -> None:
+def _flip_last_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
 
 
-def _replace(folder: Path, name: str, content: bytes) -> None:
-    """Change a file and its digest in the proof."""
+def _replace_with_digest(folder: Path, name: str, content: bytes) -> None:
+    """Replace a file and its digest in the proof."""
     (folder / name).write_bytes(content)
     proof = json.loads((folder / "proof.json").read_text())
     proof["files"][name] = hashlib.sha256(content).hexdigest()
     (folder / "proof.json").write_text(json.dumps(proof))
 
 
-def _other_weights(folder: Path) -> None:
+def _change_weights(folder: Path) -> None:
     content = (folder / "model.safetensors").read_bytes()
-    _replace(folder, "model.safetensors", content[:-400] + bytes(400))
+    _replace_with_digest(folder, "model.safetensors", content[:-400] + bytes(400))
 
 
-def _other_opset(folder: Path) -> None:
+def _change_opset(folder: Path) -> None:
     model = onnx.load(folder / "model.int8.onnx")
     model.opset_import[0].version = 999
-    _replace(folder, "model.int8.onnx", model.SerializeToString())
+    _replace_with_digest(folder, "model.int8.onnx", model.SerializeToString())
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_other_weights, "these checks failed: model.py.error"),
-        (_other_opset, "model.int8.onnx: onnxruntime cannot run the model"),
+        (_change_weights, "these checks failed: model.py.error"),
+        (_change_opset, "model.int8.onnx: onnxruntime cannot run the model"),
         pytest.param(
-            lambda f: _replace(f, "model.int8.tflite", b"nothing"),
+            lambda f: _replace_with_digest(f, "model.int8.tflite", b"nothing"),
             "model.int8.tflite: ",
             marks=pytest.mark.slow,
         ),
-        (lambda f: _replace(f, "model.py", b"def load(:"), "model.py is not the network"),
-        (lambda f: _replace(f, "model.py", _EXECUTED + _read(f)), "model.py is not the network"),
         (
-            lambda f: _replace(f, "model.py", _read(f).replace(b"relu", b"silu")),
+            lambda f: _replace_with_digest(f, "model.py", b"def load(:"),
+            "model.py is not the network",
+        ),
+        (
+            lambda f: _replace_with_digest(f, "model.py", _EXECUTED + _read_model(f)),
+            "model.py is not the network",
+        ),
+        (
+            lambda f: _replace_with_digest(f, "model.py", _read_model(f).replace(b"relu", b"silu")),
             "model.py is not the network of the proof",
         ),
         (
-            lambda f: _replace(f, "labels.txt", (f / "labels.txt").read_bytes()[2:] + b"0\n"),
+            lambda f: _replace_with_digest(
+                f, "labels.txt", (f / "labels.txt").read_bytes()[2:] + b"0\n"
+            ),
             "labels.txt is not that of the task in the proof",
         ),
         (
-            lambda f: _preprocessing(f, mean=[0.5]),
+            lambda f: _edit_preprocessing(f, mean=[0.5]),
             "preprocessing.json: 'mean' is not that of the proof",
         ),
-        (lambda f: _preprocessing(f, shape=[9, 9, 1]), "'shape' is not that of the proof"),
-        (lambda f: _replace(f, "images.npz", b"nothing"), "images.npz"),
+        (lambda f: _edit_preprocessing(f, shape=[9, 9, 1]), "'shape' is not that of the proof"),
+        (lambda f: _replace_with_digest(f, "images.npz", b"nothing"), "images.npz"),
     ],
 )
-def test_verify_finds_what_was_changed_with_its_digest(
+def test_verify_detects_changes_with_updated_digest(
     exported: Path, change: Callable[[Path], object], message: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
     change(copy)
-    _check_refused(copy, message, capsys)
+    _check_failure(copy, message, capsys)
     assert not (copy / "executed").exists()
 
 
@@ -341,27 +349,27 @@ def test_verify_finds_what_was_changed_with_its_digest(
         (lambda proof: proof["reference"].update(accuracy=[0.99, "measured", 0.9, 1]), "reference"),
     ],
 )
-def test_verify_finds_numbers_of_the_proof_that_were_changed(
+def test_verify_detects_changed_numbers_of_proof(
     exported: Path, change: Callable[[dict[str, Any]], object], message: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
-    _edited(copy, change)
-    _check_refused(copy, message, capsys)
+    _edit_proof(copy, change)
+    _check_failure(copy, message, capsys)
 
 
-def test_classes_that_were_renamed_everywhere_contradict_the_data_set(
+def test_verify_compares_class_names_with_data_set(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
     names = json.loads((copy / "proof.json").read_text())["task"]["classes"]
     names = [*names[1:], names[0]]
-    _edited(copy, lambda proof: proof["task"].update(classes=names))
-    _replace(copy, "labels.txt", "".join(f"{name}\n" for name in names).encode())
-    _check_refused(copy, "proof.json: 'task' is not that of the data set", capsys)
+    _edit_proof(copy, lambda proof: proof["task"].update(classes=names))
+    _replace_with_digest(copy, "labels.txt", "".join(f"{name}\n" for name in names).encode())
+    _check_failure(copy, "proof.json: 'task' is not that of the data set", capsys)
 
 
-def _edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def _edit_proof(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     proof = json.loads((folder / "proof.json").read_text())
     change(proof)
     (folder / "proof.json").write_text(json.dumps(proof))
@@ -397,19 +405,19 @@ def _edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         6,
     ),
 )
-def test_damaged_proof_is_refused_in_one_line(
+def test_damaged_proof_is_reported_in_one_line(
     exported: Path, change: Callable[[dict[str, Any]], object], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
-    _edited(copy, change)
+    _edit_proof(copy, change)
     assert run(["verify", str(copy), "+target=npu"]) == 2
     error = capsys.readouterr().err
     assert f"{copy / 'proof.json'} cannot be read" in error
     assert error.count("\n") == 1
 
 
-def test_signed_export_is_known_by_the_public_key_alone(
+def test_signature_is_checked_with_public_key(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
@@ -436,21 +444,21 @@ def test_signed_export_is_known_by_the_public_key_alone(
         signing.private_key(str(tmp_path / "ours.pub"))
 
 
-def test_one_artefact_that_does_not_run_does_not_hide_the_others(
+def test_failing_artefact_does_not_hide_others(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
     model = onnx.load(copy / "model.fp32.onnx")
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_value += 1
-    _replace(copy, "model.fp32.onnx", model.SerializeToString())
-    _replace(copy, "model.safetensors", b"nothing")
+    _replace_with_digest(copy, "model.fp32.onnx", model.SerializeToString())
+    _replace_with_digest(copy, "model.safetensors", b"nothing")
     assert run(["verify", str(copy)]) == 1
     captured = capsys.readouterr()
     assert re.search(r"model\.py: .*model\.fp32\.onnx: onnxruntime cannot run", captured.err)
     assert "model.int8.tflite: largest error" in captured.out
 
 
-def test_bytecode_beside_the_model_is_not_run(
+def test_cached_bytecode_is_not_executed(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
@@ -466,22 +474,22 @@ def test_bytecode_beside_the_model_is_not_run(
 
 
 @pytest.mark.slow
-def test_costs_that_are_not_those_of_the_proof_fail(
+def test_verify_fails_for_different_costs(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
-    _replace(copy, "model.vela.tflite", (copy / "model.int8.tflite").read_bytes())
-    _edited(copy, lambda proof: proof["figures"]["latency_ms"].__setitem__(0, 1e-4))
+    _replace_with_digest(copy, "model.vela.tflite", (copy / "model.int8.tflite").read_bytes())
+    _edit_proof(copy, lambda proof: proof["figures"]["latency_ms"].__setitem__(0, 1e-4))
     assert run(["verify", str(copy), "+target=npu"]) == 1
     captured = capsys.readouterr()
     assert "latency_ms, model.vela.tflite." in captured.err
     assert "; the proof says 0.0001" in captured.out
-    _edited(copy, lambda proof: proof["made"]["versions"].update({"ethos-u-vela": "0"}))
+    _edit_proof(copy, lambda proof: proof["made"]["versions"].update({"ethos-u-vela": "0"}))
     assert run(["verify", str(copy), "+target=npu"]) == 0, "of another version it may differ"
 
 
 @pytest.mark.slow
-def test_limits_on_what_is_derived_are_repeated_too(
+def test_verify_repeats_limits_of_derived_metrics(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
@@ -494,7 +502,7 @@ def test_limits_on_what_is_derived_are_repeated_too(
         proof["checks"].append(Check("budget.throughput_ips", ips, ips, "", True).to_json())
 
     for ips, code in ((1.0, 0), (1e9, 1)):
-        _edited(copy, partial(limit, ips=ips))
+        _edit_proof(copy, partial(limit, ips=ips))
         assert run(["verify", str(copy), "+target=npu"]) == code
         captured = capsys.readouterr()
         assert "budget.co2_g was not repeated: co2_g is not known here." in captured.out
@@ -503,20 +511,20 @@ def test_limits_on_what_is_derived_are_repeated_too(
     assert "budget.throughput_ips, budget.co2_g." in capsys.readouterr().err
 
 
-def test_verify_says_where_nothing_can_be_repeated(
+def test_verify_reports_that_nothing_can_run(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocked = (*LARGE, "onnxruntime", "ai_edge_litert", "tvm")
-    done = run_hwnas("verify", str(exported), blocked=blocked)
-    assert done.returncode == 2
-    assert "none of its files can run on this machine" in done.stderr
+    completed = run_hwnas("verify", str(exported), blocked=blocked)
+    assert completed.returncode == 2
+    assert "none of its files can run on this machine" in completed.stderr
     assert run(["verify", str(exported), f"data={tmp_path}"]) == 2, "was named"
     assert run(["verify", str(exported), str(tmp_path)]) == 2
     assert "without the name of an option: write OPTION=VALUE" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_same_command_goes_on_where_it_was_cut_off(
+def test_export_continues_after_interruption(
     searched: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = ["export", "epochs=0", f"run={searched}", "pick=all", f"dir={tmp_path / 'a=b'}"]
@@ -524,28 +532,26 @@ def test_same_command_goes_on_where_it_was_cut_off(
     folders = sorted(path for path in (tmp_path / "a=b").iterdir() if path.is_dir())
     assert len(folders) > 1
     shutil.rmtree(folders[0])
-    kept = folders[1] / "proof.json"
-    before = kept.stat().st_mtime_ns
+    existing = folders[1] / "proof.json"
+    before = existing.stat().st_mtime_ns
     capfd.readouterr()
     assert run(command) == 0
     assert f"{folders[1]} is there already." in capfd.readouterr().out
     assert folders[0].is_dir()
-    assert kept.stat().st_mtime_ns == before
+    assert existing.stat().st_mtime_ns == before
     assert run(["verify", str(folders[0])]) == 0
     assert run(command) == 2
     assert "already exists: remove it" in capfd.readouterr().err
 
 
 @pytest.mark.slow
-def test_library_gives_what_was_written_before_it_was_cut_off_too(
-    searched: Path, tmp_path: Path
-) -> None:
-    found = hwnas.load(searched)
+def test_api_export_returns_existing_exports(searched: Path, tmp_path: Path) -> None:
+    loaded = hwnas.load(searched)
     options: dict[str, Any] = {"pick": "all", "epochs": 0, "dir": tmp_path / "models"}
-    paths = [each.path for each in found.export(**options)]
+    paths = [each.path for each in loaded.export(**options)]
     assert len(paths) > 1
     shutil.rmtree(paths[0])
-    again = found.export(**options)
+    again = loaded.export(**options)
     assert [each.path for each in again] == paths
     assert [each.proof["model"]["id"] for each in again] == [path.name for path in paths]
 
@@ -569,7 +575,7 @@ def test_library_gives_what_was_written_before_it_was_cut_off_too(
         ),
     ],
 )
-def test_runner_needs_its_own_runtime_alone(
+def test_runner_needs_only_its_runtime(
     exported: Path,
     runner: str,
     arguments: tuple[str, ...],
@@ -580,63 +586,67 @@ def test_runner_needs_its_own_runtime_alone(
         pixels, expected = content["pixels"], content["expected"].argmax(axis=1)
     np.save(tmp_path / "images.npy", pixels)
     script = str(exported / runner)
-    done = run_file(script, str(tmp_path / "images.npy"), *arguments, blocked=blocked)
-    assert done.returncode == 0, done.stderr
-    found = np.array(done.stdout.split(), int)
-    assert len(found) == len(expected)
+    completed = run_file(script, str(tmp_path / "images.npy"), *arguments, blocked=blocked)
+    assert completed.returncode == 0, completed.stderr
+    predictions = np.array(completed.stdout.split(), int)
+    assert len(predictions) == len(expected)
     proof = json.loads((exported / "proof.json").read_text())
     names = {"run_onnx.py": "model.int8.onnx", "run_tflite.py": "model.int8.tflite"}
     name = arguments[0] if arguments else names.get(runner, runner)
-    said = proof["artefacts"][name]["agreement"]["same"]
-    assert np.mean(found == expected) == pytest.approx(said)
-    for wrong in (pixels[:, :4], pixels.astype(np.float32)):
-        np.save(tmp_path / "wrong.npy", wrong)
-        done = run_file(script, str(tmp_path / "wrong.npy"), *arguments, blocked=blocked)
-        assert done.returncode == 1
-        assert "Expected uint8 (N, *[" in done.stderr
-        assert "Traceback" not in done.stderr
+    agreement = proof["artefacts"][name]["agreement"]["same"]
+    assert np.mean(predictions == expected) == pytest.approx(agreement)
+    for invalid in (pixels[:, :4], pixels.astype(np.float32)):
+        np.save(tmp_path / "wrong.npy", invalid)
+        completed = run_file(script, str(tmp_path / "wrong.npy"), *arguments, blocked=blocked)
+        assert completed.returncode == 1
+        assert "Expected uint8 (N, *[" in completed.stderr
+        assert "Traceback" not in completed.stderr
 
 
 def test_run_py_prints_class_and_confidence_of_photos(exported: Path, tmp_path: Path) -> None:
-    """With Pillow and the runtime alone; images of digits are grey, of 8 x 8 pixels."""
+    """Requires only Pillow and the runtime; images of digits are grey with 8 x 8 pixels."""
     from sklearn.datasets import load_digits
 
     images = np.round(load_digits().images[:4] * (255 / 16)).astype(np.uint8)
-    rotated = Image.fromarray(np.rot90(images[0]))  # stored on its side, EXIF turns it back
+    rotated = Image.fromarray(np.rot90(images[0]))  # rotated, corrected by EXIF
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     rotated.save(tmp_path / "0.png", exif=exif)
     for i in (1, 2):
         Image.fromarray(images[i]).convert("RGB").save(tmp_path / f"{i}.png")
-    clear = np.dstack([images[3]] * 3 + [np.where(images[3] == 255, 0, 255)]).astype(np.uint8)
-    Image.fromarray(clear, "RGBA").save(tmp_path / "3.png")  # transparent pixels are white
+    transparent = np.dstack([images[3]] * 3 + [np.where(images[3] == 255, 0, 255)]).astype(np.uint8)
+    Image.fromarray(transparent, "RGBA").save(tmp_path / "3.png")  # transparent pixels are white
     photos = [str(tmp_path / f"{i}.png") for i in range(4)]
-    lacking = (*LARGE, "hwnas", "onnxruntime", "tvm")  # the target's own artefact is TFLite
-    without = run_file(str(exported / "run.py"), *photos, blocked=lacking)
-    assert without.stderr == "Photos need Pillow: pip install pillow\n"
-    blocked = [name for name in lacking if name != "PIL"]
-    done = run_file(str(exported / "run.py"), *photos, blocked=blocked)
-    assert done.returncode == 0, done.stderr
+    unavailable = (*LARGE, "hwnas", "onnxruntime", "tvm")  # the artefact for the target is TFLite
+    completed = run_file(str(exported / "run.py"), *photos, blocked=unavailable)
+    assert completed.stderr == "Photos need Pillow: pip install pillow\n"
+    blocked = [name for name in unavailable if name != "PIL"]
+    completed = run_file(str(exported / "run.py"), *photos, blocked=blocked)
+    assert completed.returncode == 0, completed.stderr
     network = load_module(exported / "model.py").load()
     spec = json.loads((exported / "preprocessing.json").read_text())
     pixels = pixels_of(torch.from_numpy(images)[..., None], spec["shape"][0])
     with torch.inference_mode():
-        odds = network(torch.from_numpy(prepared(pixels, spec["mean"], spec["std"]))).softmax(1)
-    for photo, line, row in zip(photos, done.stdout.splitlines(), odds.numpy(), strict=True):
+        probabilities = network(
+            torch.from_numpy(prepared(pixels, spec["mean"], spec["std"]))
+        ).softmax(1)
+    for photo, line, row in zip(
+        photos, completed.stdout.splitlines(), probabilities.numpy(), strict=True
+    ):
         match = re.fullmatch(r"(.*): (\d) ([\d.]+)%", line)
         assert match is not None
         name, label, confidence = match.groups()
         assert name == photo
         assert float(confidence) / 100 == pytest.approx(row[int(label)], abs=0.05)
         assert row[int(label)] >= row.max() - 0.05
-    for wrong, message in (
+    for invalid, message in (
         ("missing.png", "No such file"),
         (exported / "run.py", "cannot identify"),
     ):
-        done = run_file(str(exported / "run.py"), str(wrong), blocked=blocked)
-        assert done.returncode == 1
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
+        completed = run_file(str(exported / "run.py"), str(invalid), blocked=blocked)
+        assert completed.returncode == 1
+        assert message in completed.stderr
+        assert "Traceback" not in completed.stderr
     assert "python run.py photo.png" in run_file(str(exported / "run.py"), blocked=blocked).stderr
 
 
@@ -649,21 +659,21 @@ def test_run_py_prints_class_and_confidence_of_photos(exported: Path, tmp_path: 
         ("ai_edge_litert", "model.int8.tflite", (*LARGE, "hwnas", "onnxruntime", "tvm")),
     ],
 )
-def test_what_the_readme_shows_runs(
+def test_readme_snippets_run(
     exported: Path, module: str, artefact: str, blocked: tuple[str, ...], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(exported, tmp_path / "copy"))
     with np.load(folder / "images.npz") as content:
         np.save(folder / "images.npy", content["pixels"])
         expected = content["expected"].argmax(axis=1)
-    done = run_snippet(module, folder, blocked=blocked)
-    assert done.returncode == 0, done.stderr
-    found = np.array(done.stdout.replace("[", " ").replace("]", " ").split(), int)
-    said = json.loads((exported / "proof.json").read_text())["artefacts"][artefact]
-    assert np.mean(found == expected) == pytest.approx(said["agreement"]["same"])
+    completed = run_snippet(module, folder, blocked=blocked)
+    assert completed.returncode == 0, completed.stderr
+    predictions = np.array(completed.stdout.replace("[", " ").replace("]", " ").split(), int)
+    artefact_facts = json.loads((exported / "proof.json").read_text())["artefacts"][artefact]
+    assert np.mean(predictions == expected) == pytest.approx(artefact_facts["agreement"]["same"])
 
 
-def test_model_py_refuses_other_images_in_one_line(exported: Path) -> None:
+def test_model_py_raises_for_wrong_images(exported: Path) -> None:
     network = load_module(exported / "model.py").load()
     with pytest.raises(ValueError, match=r"Expected floats \(1, .*, got torch.uint8"):
         network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
@@ -671,7 +681,7 @@ def test_model_py_refuses_other_images_in_one_line(exported: Path) -> None:
         network(torch.zeros(2, 3, 8, 8))
 
 
-def test_what_does_not_hold_is_kept_as_failed(
+def test_failed_check_keeps_folder_as_failed(
     searched: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -692,9 +702,7 @@ def test_what_does_not_hold_is_kept_as_failed(
 
 
 @pytest.mark.slow
-def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
-    searched: Path, tmp_path: Path
-) -> None:
+def test_killed_export_leaves_no_partial_folder(searched: Path, tmp_path: Path) -> None:
     first = tmp_path / "first"
     process = subprocess.Popen(
         [sys.executable, "-m", "hwnas", "export", "epochs=0", f"run={searched}", "pick=all",
@@ -728,7 +736,7 @@ def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
         (["max_int8_drop=nan"], "must be a number in"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_in_one_line(
+def test_invalid_export_is_reported_in_one_line(
     searched: Path, options: list[str], message: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -740,7 +748,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
 
 
 @pytest.mark.slow
-def test_search_for_several_targets_is_exported_for_each_or_for_one(
+def test_joint_search_is_exported_for_each_target(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both, out = tmp_path / "run", tmp_path / "out"
@@ -781,7 +789,7 @@ def test_search_for_several_targets_is_exported_for_each_or_for_one(
     assert f"say run={both} target_name=npu" in capsys.readouterr().err
 
 
-def test_wrong_expression_is_refused_with_the_allowed_form(
+def test_invalid_pick_expression_names_allowed_form(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pick = "pick=accuracy max where latency_ms <= 0.8 und flash_kib <= 300"
@@ -801,13 +809,13 @@ def test_wrong_expression_is_refused_with_the_allowed_form(
         (lambda run: edit(run, "status", "running"), "is not finished. Resume it: hwnas"),
     ],
 )
-def test_run_that_cannot_be_exported_is_refused(
+def test_unusable_run_is_not_exported(
     searched: Path, change: Callable[[Path], object], message: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    again = Path(shutil.copytree(searched, tmp_path / "run"))
-    change(again)
-    assert run(["export", f"run={again}", f"dir={tmp_path / 'out'}"]) == 2
+    copy = Path(shutil.copytree(searched, tmp_path / "run"))
+    change(copy)
+    assert run(["export", f"run={copy}", f"dir={tmp_path / 'out'}"]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -822,7 +830,7 @@ def test_run_that_cannot_be_exported_is_refused(
         (["verify", "/nowhere", "limit=1"], "Did you mean 'limit_s'"),
     ],
 )
-def test_missing_folders_are_refused(
+def test_missing_folders_are_reported(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
@@ -830,9 +838,9 @@ def test_missing_folders_are_refused(
 
 
 @pytest.mark.slow
-def test_export_for_this_machine_is_timed_and_verified_without_torch(tmp_path: Path) -> None:
+def test_cpu_export_is_measured_and_verified(tmp_path: Path) -> None:
     network = [
-        "search_space=mbconv_small",  # of which a table ships
+        "search_space=mbconv_small",  # has a shipped table
         "train.epochs=1",
         *SHARED_WEIGHTS,
         "n_trials=4",
@@ -840,7 +848,7 @@ def test_export_for_this_machine_is_timed_and_verified_without_torch(tmp_path: P
         f"run.dir={tmp_path / 'run'}",
     ]
     shared = f"run.supernets={tmp_path / 'supernets'}"
-    foreign = "table.allow_other_machine=true"  # the shipped table may be of another machine
+    foreign = "table.allow_other_machine=true"  # the shipped table may come from another machine
     assert run(["search", "+target=cpu", foreign, *network, shared]) == 0
     out = tmp_path / "out"
     assert run(["export", f"run={tmp_path / 'run'}", "pick=fastest", "epochs=0", f"dir={out}"]) == 0
@@ -849,13 +857,13 @@ def test_export_for_this_machine_is_timed_and_verified_without_torch(tmp_path: P
     assert proof["own_artefact"] == "model.so"
     assert proof["figures"]["latency_ms"][1] == "measured"
     assert proof["artefacts"]["model.tar"]["accuracy"] == proof["artefacts"]["model.so"]["accuracy"]
-    done = run_hwnas("verify", str(folder), "+target=cpu", blocked=LARGE)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"model\.so: largest error .*same class as torch on 100\.0%", done.stdout)
-    assert re.search(r"latency_ms \d.*, measured", done.stdout)
+    completed = run_hwnas("verify", str(folder), "+target=cpu", blocked=LARGE)
+    assert completed.returncode == 0, completed.stderr
+    assert re.search(r"model\.so: largest error .*same class as torch on 100\.0%", completed.stdout)
+    assert re.search(r"latency_ms \d.*, measured", completed.stdout)
 
 
-def test_c_files_are_written_on_request(
+def test_format_c_writes_c_files(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["epochs=0", f"run={searched}", "pick=fastest", f"dir={tmp_path / 'models'}"]
@@ -868,7 +876,7 @@ def test_c_files_are_written_on_request(
     assert names <= json.loads((folder / "proof.json").read_text())["files"].keys()
     assert "| `c/network.c` | preprocessing in C" in (folder / "MODEL_CARD.md").read_text()
     array = (folder / "c" / "model.c").read_text()
-    _replace(folder, "c/model.c", array.replace(" 0,", " 1,", 1).encode())
-    _check_refused(
+    _replace_with_digest(folder, "c/model.c", array.replace(" 0,", " 1,", 1).encode())
+    _check_failure(
         folder, "c/model.c has other bytes than model.int8.tflite and model.vela", capsys
     )

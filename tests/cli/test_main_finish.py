@@ -1,4 +1,4 @@
-"""Searches whose candidates are trained alone, as their users start them."""
+"""Searches with ``accuracy=trained`` on the command line."""
 
 import csv
 import json
@@ -38,7 +38,7 @@ from tests.conftest import few_of, last_of
 from tests.core.unusable import edit
 from tests.models.int8.networks import coarsely
 
-_PARTS = ("", "_source", "_low", "_high")  # of a quantity's columns
+_PARTS = ("", "_source", "_low", "_high")  # column suffixes of a quantity
 QUICK = (
     "+target=npu", "search_space=tiny", "accuracy=trained", "trained.fidelities=[1,2]",
     "finish.epochs=2", "finish.min_candidates=4", "n_trials=8", "budget=none", "study.workers=1",
@@ -46,8 +46,8 @@ QUICK = (
 
 
 def _search(folder: Path, *options: str) -> None:
-    given = [f"run.dir={folder}", f"run.supernets={folder.parent / 'networks'}"]
-    assert run(["search", *last_of(*QUICK, *given, *options)]) == 0
+    paths = [f"run.dir={folder}", f"run.supernets={folder.parent / 'networks'}"]
+    assert run(["search", *last_of(*QUICK, *paths, *options)]) == 0
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_files_say_what_was_read_believed_and_finished(searched: Path) -> None:
+def test_run_files_contain_scores_and_finetuned_members(searched: Path) -> None:
     rows, manifest = _rows(searched), json.loads((searched / "manifest.json").read_text())
     scored = [row for row in rows if row["accuracy"] is not None]
     assert len(rows) == 8
@@ -81,28 +81,28 @@ def test_files_say_what_was_read_believed_and_finished(searched: Path) -> None:
         row["id"]: Quantity(*(row[f"verified_accuracy_int8{p}"] for p in _PARTS))
         for row in front["members"]
     }
-    guessing = at_chance_level("accuracy", figures, Quantity(*front["constant"]))
-    assert front.get("guessing", []) == sorted(guessing)
+    at_chance = at_chance_level("accuracy", figures, Quantity(*front["constant"]))
+    assert front.get("guessing", []) == sorted(at_chance)
     assert {*front["classes"]["confusion"]} == {*figures}
     by_id = {row["id"]: row for row in reversed(rows)}
     shared = {*rows[0]} & {*members[0]}
     for member in members:
-        for name in shared - {"trial"}:  # of a network that came again
-            told = by_id[member["id"]][name]
-            assert member[name] == ("" if told is None else str(told)), name
+        for name in shared - {"trial"}:  # a repeated network has another trial
+            value = by_id[member["id"]][name]
+            assert member[name] == ("" if value is None else str(value)), name
         finished = float(member["accuracy_finished"])
         assert finished == finishing["finished"][member["id"]][0]
         assert abs(float(member["verified_accuracy_int8"]) - finished) < 0.1
 
 
 def _forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(single_network._SingleNetworkStep, "__call__", step)
+    monkeypatch.setattr(single_network._SingleNetworkStep, "__call__", fail)
 
 
-def test_copy_of_a_run_is_exported_and_resumed_by_its_own_weights(
+def test_copied_run_uses_its_own_weights(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _forbid_training(monkeypatch)
@@ -120,23 +120,23 @@ def test_copy_of_a_run_is_exported_and_resumed_by_its_own_weights(
 
 
 @pytest.mark.slow
-def test_damaged_files_of_a_run_are_made_again(
+def test_damaged_run_files_are_restored(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(searched, tmp_path / "run"))
     files = {file: file.read_bytes() for file in folder.glob("models/*")}
     weights = {file: file.read_bytes() for file in folder.glob("weights/*/*")}
-    broken = next(file for file in files if file.suffix == ".tflite")
-    broken.write_bytes(b"damaged")
+    damaged = next(file for file in files if file.suffix == ".tflite")
+    damaged.write_bytes(b"damaged")
     next(iter(folder.glob("models/*.npz"))).unlink()
     for file, content in weights.items():
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # the file can still be read
     assert run(["export", f"run={folder}", f"dir={tmp_path / 'out'}"]) == 2
     assert "does not have the digest in manifest.json" in capsys.readouterr().err
     assert run(["search", f"run.resume={folder}", f"run.supernets={tmp_path / 'none'}"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Its network is verified again." in said
-    assert "Its network is trained again if it is needed." in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Its network is verified again." in output
+    assert "Its network is trained again if it is needed." in output
     assert {file: file.read_bytes() for file in files if file.suffix != ".json"} == {
         file: content for file, content in files.items() if file.suffix != ".json"
     }
@@ -144,44 +144,47 @@ def test_damaged_files_of_a_run_are_made_again(
 
 
 @pytest.mark.slow
-def test_another_target_trains_no_candidate_again(
+def test_start_from_other_target_reuses_networks(
     searched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _forbid_training(monkeypatch)
     other = searched.parent / "other"
-    given = [f"run.dir={other}", f"run.supernets={searched.parent / 'networks'}"]
+    paths = [f"run.dir={other}", f"run.supernets={searched.parent / 'networks'}"]
     options = ["+target=ethos_u65_256", f"start_from={searched}", "finish.epochs=0"]
-    assert run(["search", *last_of(*QUICK[1:], *options, *given)]) == 0
+    assert run(["search", *last_of(*QUICK[1:], *options, *paths)]) == 0
     assert [row["id"] for row in _rows(other)] == [row["id"] for row in _rows(searched)]
-    again = searched.parent / "again"
-    _search(again)
-    assert (again / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
+    repeated = searched.parent / "again"
+    _search(repeated)
+    assert (repeated / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_failing", [1, 99])
-def test_search_ends_without_members_that_cannot_be_verified(
+def test_unverifiable_members_are_omitted(
     searched: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     n_failing: int,
 ) -> None:
-    folder, verified = Path(shutil.copytree(searched, tmp_path / "run")), verification._verify_once
+    folder, verify_once = (
+        Path(shutil.copytree(searched, tmp_path / "run")),
+        verification._verify_once,
+    )
     before = json.loads((folder / "front.json").read_text())["members"]
     failing = [row["id"] for row in before][:n_failing]
 
-    def late(candidate: Candidate, *arguments: Any) -> Member:
+    def fail_late(candidate: Candidate, *arguments: Any) -> Member:
         if candidate.id in failing:
             raise CompileError("no answer within 120 s (export); it was killed.")
-        return verified(candidate, *arguments)
+        return verify_once(candidate, *arguments)
 
-    monkeypatch.setattr(verification, "_verify_once", late)
+    monkeypatch.setattr(verification, "_verify_once", fail_late)
     code = run(["search", f"run.resume={folder}", f"run.supernets={searched.parent / 'networks'}"])
-    said, manifest = capsys.readouterr(), json.loads((folder / "manifest.json").read_text())
+    captured, manifest = capsys.readouterr(), json.loads((folder / "manifest.json").read_text())
     if n_failing > len(before):
         assert code == 2
-        (line,) = said.err.strip().splitlines()
+        (line,) = captured.err.strip().splitlines()
         assert f"None of {len(before)} networks that may be on the front could be verified" in line
         assert line.endswith(f"hwnas search run.resume={folder}")
         assert manifest["status"] == "none could be verified"
@@ -191,7 +194,7 @@ def test_search_ends_without_members_that_cannot_be_verified(
         return
     assert (code, manifest["status"]) == (0, "finished")
     why = "it could not be verified: no answer within 120 s (export); it was killed."
-    assert f"{failing[0]} is left out, {why}" in " ".join(said.out.split())
+    assert f"{failing[0]} is left out, {why}" in " ".join(captured.out.split())
     assert f"{failing[0]} is left out, {why}" in (folder / "report.html").read_text()
     after = json.loads((folder / "front.json").read_text())
     assert {row["id"] for row in after["members"]} == {row["id"] for row in before} - {*failing}
@@ -201,18 +204,18 @@ def test_search_ends_without_members_that_cannot_be_verified(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_calls", [9, 120])
-def test_search_that_was_killed_ends_as_it_would_have(
+def test_killed_search_resumes_to_same_front(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_calls: int
 ) -> None:
     original: Callable[..., Any] = single_network._SingleNetworkStep.__call__
-    left = [n_calls]
+    remaining_calls = [n_calls]
 
     class Killed(BaseException):
         pass
 
     def step(*arguments: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
+        remaining_calls[0] -= 1
+        if remaining_calls[0] < 0:
             raise Killed
         return original(*arguments)
 
@@ -226,7 +229,7 @@ def test_search_that_was_killed_ends_as_it_would_have(
 
 
 @pytest.mark.slow
-def test_several_processes_find_a_front_within_minutes(tmp_path: Path) -> None:
+def test_parallel_search_respects_time_limit(tmp_path: Path) -> None:
     options = ["study.workers=2", "minutes=1", "n_trials=500"]
     _search(tmp_path / "run", *options)
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
@@ -235,22 +238,22 @@ def test_several_processes_find_a_front_within_minutes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_trained_already_is_finished_however_late(
+def test_trained_networks_are_finished_after_time_limit(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _forbid_training(monkeypatch)
-    given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
-    assert run(["search", *QUICK, *given, "finish.minutes=1e-6"]) == 0
+    paths = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
+    assert run(["search", *QUICK, *paths, "finish.minutes=1e-6"]) == 0
     assert (tmp_path / "run" / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
 
 
-def test_a_run_keeps_for_how_long_its_candidates_were_trained(
+def test_resume_keeps_default_fidelities_of_run(
     searched: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Where that was the default of the version that began it."""
+    """The default may differ from that of the version that started the run."""
     _forbid_training(monkeypatch)
     shutil.copytree(searched, tmp_path / "run")
     arguments = json.loads((tmp_path / "run" / "manifest.json").read_text())["arguments"]
@@ -261,8 +264,8 @@ def test_a_run_keeps_for_how_long_its_candidates_were_trained(
     assert "Fine-tune" not in capsys.readouterr().out, "a bar for what was trained before"
 
 
-def _unfinished(searched: Path, folder: Path, minutes: float, spent_s: float) -> Path:
-    """Return a copy of a run that was killed when it had finished the teacher alone."""
+def _copy_unfinished(searched: Path, folder: Path, minutes: float, elapsed_s: float) -> Path:
+    """Return a copy of a run that was killed after fine-tuning the teacher."""
     run_folder, networks = folder / "run", folder / "networks"
     shutil.copytree(searched, run_folder)
     shutil.copytree(searched.parent / "networks", networks)
@@ -270,8 +273,8 @@ def _unfinished(searched: Path, folder: Path, minutes: float, spent_s: float) ->
         if b"taught by" in file.read_bytes():
             shutil.rmtree(file.parent)
     manifest = json.loads((run_folder / "manifest.json").read_text())
-    given = [f"run.supernets={networks}", f"finish.minutes={minutes}"]
-    manifest |= {"arguments": [*manifest["arguments"], *given], "finishing_s": spent_s}
+    arguments = [f"run.supernets={networks}", f"finish.minutes={minutes}"]
+    manifest |= {"arguments": [*manifest["arguments"], *arguments], "finishing_s": elapsed_s}
     del manifest["finishing"]
     RunFolder(run_folder).write_json("manifest.json", manifest)
     return run_folder
@@ -279,45 +282,49 @@ def _unfinished(searched: Path, folder: Path, minutes: float, spent_s: float) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spent_s", "takes_s"),
-    [pytest.param(601.0, 0.0, id="spent"), pytest.param(1.0, 600.0, id="long")],
+    ("elapsed_s", "duration_s"),
+    [pytest.param(601.0, 0.0, id="exhausted"), pytest.param(1.0, 600.0, id="long")],
 )
-def test_what_the_time_of_a_run_does_not_suffice_for_is_not_begun(
-    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spent_s: float, takes_s: float
+def test_no_training_starts_that_exceeds_time_limit(
+    searched: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    elapsed_s: float,
+    duration_s: float,
 ) -> None:
-    """Whether it was spent before the run was resumed, or a training takes more than is left."""
-    folder = _unfinished(searched, tmp_path, 10, spent_s)
+    """The time is exhausted before the resume, or a training takes longer than the rest."""
+    folder = _copy_unfinished(searched, tmp_path, 10, elapsed_s)
     _forbid_training(monkeypatch)
-    monkeypatch.setattr(TrainingStage, "takes_s", lambda *_: takes_s)
-    monkeypatch.setattr(TrainingStage, "epoch_s", lambda _: takes_s)
+    monkeypatch.setattr(TrainingStage, "takes_s", lambda *_: duration_s)
+    monkeypatch.setattr(TrainingStage, "epoch_s", lambda _: duration_s)
     assert run(["search", f"run.resume={folder}"]) == 0
     manifest = json.loads((folder / "manifest.json").read_text())
     assert [*manifest["finishing"]["finished"]] == [manifest["finishing"]["teacher"]]
     assert manifest["finishing_s"] >= 600
 
 
-@pytest.mark.parametrize("n_kept", [0, 3], ids=["none", "some"])
-def test_a_front_whose_networks_are_not_kept_any_more_is_not_lost_for_want_of_time(
+@pytest.mark.parametrize("n_available", [0, 3], ids=["none", "some"])
+def test_resume_without_networks_keeps_front(
     searched: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    n_kept: int,
+    n_available: int,
 ) -> None:
     _forbid_training(monkeypatch)
     folder = tmp_path / "run"
     shutil.copytree(searched, folder, ignore=shutil.ignore_patterns("weights"))
-    for kept in sorted((searched.parent / "networks").iterdir())[:n_kept]:
-        shutil.copytree(kept, tmp_path / "others" / kept.name)
+    for network in sorted((searched.parent / "networks").iterdir())[:n_available]:
+        shutil.copytree(network, tmp_path / "others" / network.name)
     before = {file: file.read_bytes() for file in folder.rglob("*.[cj]s*")}
-    resumed = [f"run.resume={folder}", f"run.supernets={tmp_path / 'others'}"]
-    assert run(["search", *resumed, "finish.minutes=10"]) == 2
+    arguments = [f"run.resume={folder}", f"run.supernets={tmp_path / 'others'}"]
+    assert run(["search", *arguments, "finish.minutes=10"]) == 2
     assert "its fine-tuned networks are not in" in capsys.readouterr().err
     assert {file: file.read_bytes() for file in folder.rglob("*.[cj]s*")} == before
 
 
 @pytest.mark.slow
-def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
+def test_int8_is_only_calibrated_until_time_suffices(
     searched: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -326,11 +333,11 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
     monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=16))
     shutil.copytree(searched, tmp_path / "run")
     shutil.copytree(searched.parent / "networks", tmp_path / "networks")
-    resumed = [f"run.resume={tmp_path / 'run'}", f"run.supernets={tmp_path / 'networks'}"]
+    arguments = [f"run.resume={tmp_path / 'run'}", f"run.supernets={tmp_path / 'networks'}"]
 
     def search(minutes: int) -> set[str]:
-        """Return the ids of those that were hurried; look at what was verified."""
-        assert run(["search", *resumed, f"finish.minutes={minutes}"]) == 0
+        """Return the ids of networks without int8 training; check the verified weights."""
+        assert run(["search", *arguments, f"finish.minutes={minutes}"]) == 0
         manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
         assert manifest["status"] == "finished"
         for member in manifest["finishing"]["finished"]:
@@ -346,13 +353,13 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
         patched.setattr(TrainingStage, "epoch_s", lambda _: 600.0)
         hurried = search(10)
         assert len(hurried) >= 2
-        told = " ".join(capsys.readouterr().out.split())
-        words = "lose more than finish.max_int8_drop in int8 and are only calibrated"
-        assert words in told
-        assert words in (tmp_path / "run" / "report.html").read_text()
-        named = json.loads((tmp_path / "run" / "front.json").read_text())["hurried"]
-        assert {*named} <= hurried
-        assert run(["why", f"run={tmp_path / 'run'}", f"id={named[0]}"]) == 0
+        output = " ".join(capsys.readouterr().out.split())
+        message = "lose more than finish.max_int8_drop in int8 and are only calibrated"
+        assert message in output
+        assert message in (tmp_path / "run" / "report.html").read_text()
+        hurried_members = json.loads((tmp_path / "run" / "front.json").read_text())["hurried"]
+        assert {*hurried_members} <= hurried
+        assert run(["why", f"run={tmp_path / 'run'}", f"id={hurried_members[0]}"]) == 0
         assert "it is calibrated alone" in " ".join(capsys.readouterr().out.split())
     monkeypatch.setattr(TrainingStage, "takes_s", lambda *_: 0.0)
     assert search(20) == set()
@@ -364,43 +371,41 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
 @pytest.mark.parametrize(
     ("slot", "without_int8_training"), [(ALWAYS, False), (TimeWindow(0.0, 1e9), True)]
 )
-def test_where_time_is_limited_int8_is_trained_for_right_behind_for_each_target(
-    slot: TimeWindow, without_int8_training: bool
-) -> None:
-    asked = list[tuple[str, bool]]()
+def test_limited_time_trains_int8_per_target(slot: TimeWindow, without_int8_training: bool) -> None:
+    calls = list[tuple[str, bool]]()
 
-    def of(target: str) -> Any:
+    def fake_finetuner(target: str) -> Any:
         def for_int8(_: Genotype, left_s: Callable[[], float]) -> bool:
-            asked.append((target, left_s() < math.inf))
+            calls.append((target, left_s() < math.inf))
             return target == "cpu"
 
         found = Quantity(0.9, "measured")
         return SimpleNamespace(fits=lambda *_: True, tuned=lambda _: found, for_int8=for_int8)
 
-    crew = [of("npu"), of("too small"), of("cpu")]
-    _, ready = finish_runs._ready(Genotype("tiny", ()), slot, [True, False, True], 1.0, crew)
+    finetuners = [fake_finetuner("npu"), fake_finetuner("too small"), fake_finetuner("cpu")]
+    _, ready = finish_runs._ready(Genotype("tiny", ()), slot, [True, False, True], 1.0, finetuners)
     assert ready is not None
     assert ready.without_int8_training == without_int8_training
-    assert asked == [("npu", True), ("cpu", True)] * without_int8_training
+    assert calls == [("npu", True), ("cpu", True)] * without_int8_training
 
 
 @pytest.mark.parametrize("error", [CompileError("refused"), CollapseError("forgotten")])
-def test_what_goes_wrong_in_int8_with_one_network_does_not_end_the_search(
+def test_int8_error_of_one_network_does_not_end_search(
     monkeypatch: pytest.MonkeyPatch, error: HwnasError
 ) -> None:
-    """Its verification says so."""
+    """Verification reports the error."""
 
-    def refused(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise error
 
     config = SimpleNamespace(accuracy="supernet", finish=FinishConfig())
     parts: Any = SimpleNamespace(config=config, networks=SimpleNamespace(dtype=lambda _: "int8"))
     weights: Any = None
-    monkeypatch.setattr(Finetuner, "_in_int8", refused)
+    monkeypatch.setattr(Finetuner, "_in_int8", fail)
     assert not Finetuner(parts, weights).for_int8(Genotype("tiny", ()), lambda: 60.0)
 
 
-def test_several_processes_take_in_all_that_is_trained_already_however_late(
+def test_workers_collect_all_trained_networks(
     tiny: SearchSpace,
 ) -> None:
     genotypes = [tiny.sample(random.Random(i)) for i in range(4)]
@@ -416,35 +421,35 @@ def test_several_processes_take_in_all_that_is_trained_already_however_late(
             collect((task.args[0].id, FinetuneResult(Quantity(0.9, "measured"))))
 
     crew: Any = SimpleNamespace(run=run)
-    how = FinetuneBatch(TimeWindow(0.0, 1e9), crew=crew)
-    found = finish_runs.finished(finisher, genotypes, NullProgress(), "", how)
-    assert {name for name, ready in found.items() if ready} == {g.id for g in genotypes[2:]}
+    batch = FinetuneBatch(TimeWindow(0.0, 1e9), crew=crew)
+    results = finish_runs.finished(finisher, genotypes, NullProgress(), "", batch)
+    assert {name for name, ready in results.items() if ready} == {g.id for g in genotypes[2:]}
 
 
-def test_a_run_keeps_what_its_finishing_took(searched: Path) -> None:
+def test_run_records_finishing_time(searched: Path) -> None:
     manifest = json.loads((searched / "manifest.json").read_text())
     phases = ("Train the teacher", "Finish members", "Fine-tune", "Teacher answers")
-    took = sum(manifest["seconds"][phase] for phase in phases)
-    assert took <= manifest["finishing_s"] <= sum(manifest["seconds"].values())
+    phases_s = sum(manifest["seconds"][phase] for phase in phases)
+    assert phases_s <= manifest["finishing_s"] <= sum(manifest["seconds"].values())
 
 
-def test_one_is_finished_however_little_time_there_is(searched: Path, tmp_path: Path) -> None:
-    given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
+def test_one_network_is_finished_without_time(searched: Path, tmp_path: Path) -> None:
+    paths = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
     options = ["n_trials=4", "finish.alpha=0", "finish.rate=0.5", "finish.minutes=1e-6"]
-    assert run(["search", *last_of(*QUICK, *given, *options)]) == 0
+    assert run(["search", *last_of(*QUICK, *paths, *options)]) == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert len(manifest["finishing"]["finished"]) == manifest["n_front"] == 1
     assert manifest["seconds"]["Fine-tune"] > 0, "steps are shown, and their time is kept"
 
 
 @pytest.mark.slow
-def test_a_teacher_that_is_slower_than_estimated_is_replaced(
+def test_slow_teacher_is_replaced(
     searched: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The first teacher is stopped; then all are, and the others are trained without one."""
+    """First one teacher is stopped, then all; the others are trained without a teacher."""
     ready, n_slow = finish_runs._ready, 1
     teachers = list[str]()
 
@@ -455,11 +460,11 @@ def test_a_teacher_that_is_slower_than_estimated_is_replaced(
         return ready(genotype, slot, *rest)
 
     monkeypatch.setattr(finish_runs, "_ready", slow)
-    given = [f"run.supernets={searched.parent / 'networks'}", "n_trials=4", "finish.minutes=1"]
+    options = [f"run.supernets={searched.parent / 'networks'}", "n_trials=4", "finish.minutes=1"]
     for n_slow in (1, 3):
         teachers.clear()
         folder = tmp_path / str(n_slow)
-        assert run(["search", *last_of(*QUICK, f"run.dir={folder}", *given)]) == 0
+        assert run(["search", *last_of(*QUICK, f"run.dir={folder}", *options)]) == 0
         finishing_facts = json.loads((folder / "manifest.json").read_text())["finishing"]
         assert len({*teachers}) == n_slow
         assert finishing_facts["teacher"] not in teachers
@@ -471,7 +476,7 @@ def test_a_teacher_that_is_slower_than_estimated_is_replaced(
         assert run(["export", str(folder), f"dir={folder}/export", "force=true"]) == 0
 
 
-def test_members_say_which_weights_were_verified(searched: Path) -> None:
+def test_members_name_verified_weights(searched: Path) -> None:
     files = [*(searched / "models").glob("*.json")]
     weights = [json.loads(file.read_text())["weights"] for file in files]
     assert all((searched.parent / "networks" / name).is_dir() for name in weights)
@@ -479,53 +484,55 @@ def test_members_say_which_weights_were_verified(searched: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", few_of([2, 1, 5], 1))
-def test_no_more_are_trained_on_than_are_asked_for(
-    searched: Path, tmp_path: Path, most: int, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("max_candidates", few_of([2, 1, 5], 1))
+def test_max_candidates_limits_finetuning(
+    searched: Path, tmp_path: Path, max_candidates: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
+    paths = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
     options = [
         "finish.min_candidates=12",
         "finish.probability=1e-9",
-        f"finish.max_candidates={most}",
+        f"finish.max_candidates={max_candidates}",
     ]
-    assert run(["search", *last_of(*QUICK, *given, *options)]) == 0
+    assert run(["search", *last_of(*QUICK, *paths, *options)]) == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert len(manifest["finishing"]["finished"]) == most
+    assert len(manifest["finishing"]["finished"]) == max_candidates
     assert manifest["finishing"]["teacher"] in manifest["finishing"]["finished"]
-    left = json.loads((tmp_path / "run" / "front.json").read_text())["unfinished"]
-    assert left
-    assert not {*left} & {*manifest["finishing"]["finished"]}
-    words = " ".join(capsys.readouterr().out.split())
-    assert f"{len(left)} more may be on the front (finish.probability=1e-09), but" in words
-    again = words.partition("To continue: hwnas ")[2].split()[:3]
-    assert again == [
+    unfinished = json.loads((tmp_path / "run" / "front.json").read_text())["unfinished"]
+    assert unfinished
+    assert not {*unfinished} & {*manifest["finishing"]["finished"]}
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"{len(unfinished)} more may be on the front (finish.probability=1e-09), but" in output
+    command = output.partition("To continue: hwnas ")[2].split()[:3]
+    assert command == [
         "search",
         f"run.resume={tmp_path / 'run'}",
-        f"finish.max_candidates={most + len(left)}",
+        f"finish.max_candidates={max_candidates + len(unfinished)}",
     ]
-    assert run(again) == 0
+    assert run(command) == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert len(manifest["finishing"]["finished"]) == most + len(left), "it finishes as many"
+    assert len(manifest["finishing"]["finished"]) == max_candidates + len(unfinished), (
+        "all are finished"
+    )
 
 
 @pytest.mark.parametrize(
-    ("minutes", "begun", "taught_by"),
+    ("minutes", "started", "expected"),
     [
         (None, 1, 3),
         (5.0, None, 2),
         (0.1, None, 0),
         (9.0, None, 1),
         (5.0, 3, 3),
-        (9.0, 2, 2),  # as accurate, for all that is known
+        (9.0, 2, 2),  # not significantly less accurate
         (9.0, 0, 1),
     ],
 )
-def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of_it_teaches(
-    minutes: float | None, begun: int | None, taught_by: int
+def test_teacher_is_most_accurate_within_quarter_of_time(
+    minutes: float | None, started: int | None, expected: int
 ) -> None:
     """Accuracies of 0.90, 0.93, 0.92 and 0.935, within 0.015."""
-    wanted = [
+    candidates = [
         Candidate(
             i,
             Genotype("tiny", (("size", i),)),
@@ -538,7 +545,7 @@ def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of
         return int(dict(genotype.options)["size"])
 
     def checkpoint(genotype: Genotype) -> Any:
-        return SimpleNamespace(n_steps=lambda: 7 * (size(genotype) == begun))
+        return SimpleNamespace(n_steps=lambda: 7 * (size(genotype) == started))
 
     finisher: Any = SimpleNamespace(
         parts=SimpleNamespace(
@@ -548,19 +555,20 @@ def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of
         checkpoint=checkpoint,
         teaching_s=lambda genotype: (20.0, 130.0, 70.0, 300.0)[size(genotype)],
     )
-    left_s = math.inf if minutes is None else 60 * minutes
+    remaining_s = math.inf if minutes is None else 60 * minutes
     assert (
-        size(search_finisher.choose_teacher(wanted, wanted, finisher, lambda: left_s)) == taught_by
+        size(search_finisher.choose_teacher(candidates, candidates, finisher, lambda: remaining_s))
+        == expected
     )
-    if minutes == 0.1:  # too few: what is wanted no more goes on teaching
-        begun = 3
-        few = search_finisher.choose_teacher(wanted[:2], wanted, finisher, lambda: -1.0)
-        assert size(few) == begun
+    if minutes == 0.1:  # too few: the started teacher continues
+        started = 3
+        few = search_finisher.choose_teacher(candidates[:2], candidates, finisher, lambda: -1.0)
+        assert size(few) == started
 
 
 @pytest.mark.parametrize("disturbed", [(), (0,), (1, 2), (0, 3), (0, 7)])
-def test_few_are_timed_before_one_teaches(disturbed: tuple[int, ...]) -> None:
-    """What disturbs one reading, or two, is not taken for how long that network takes."""
+def test_teacher_choice_times_few_networks(disturbed: tuple[int, ...]) -> None:
+    """One or two disturbed timings do not change the choice."""
     timed = list[int]()
 
     def teaching_s(genotype: int) -> float:
@@ -571,69 +579,74 @@ def test_few_are_timed_before_one_teaches(disturbed: tuple[int, ...]) -> None:
         n_macs=lambda genotype: genotype,
         teaching_s=teaching_s,
     )
-    some: Any = [SimpleNamespace(id=str(i), genotype=i) for i in range(99, -1, -1)]
-    first = search_finisher._first_within(62.0, some, finisher)
+    candidates: Any = [SimpleNamespace(id=str(i), genotype=i) for i in range(99, -1, -1)]
+    first = search_finisher._first_within(62.0, candidates, finisher)
     assert first is not None
     assert first.id == "62"
     assert len(timed) <= (8 if not disturbed else 24)
 
 
-def test_each_target_has_one_that_is_finished(tiny: SearchSpace) -> None:
-    """However little time there is, and however few are asked for."""
+def test_each_target_has_a_finished_network(tiny: SearchSpace) -> None:
+    """This holds for any time limit and any number of candidates."""
     latency = {"latency_ms": Quantity(1.0, "modelled"), "accuracy": Quantity(0.9, "modelled")}
-    own = [Candidate(i, tiny.sample(random.Random(i)), latency) for i in range(3)]
-    known = {f"t{c.trial}": CandidatePosteriors([c], {c.id: 1.0}) for c in own}
+    candidates = [Candidate(i, tiny.sample(random.Random(i)), latency) for i in range(3)]
+    posteriors = {f"t{c.trial}": CandidatePosteriors([c], {c.id: 1.0}) for c in candidates}
     parts: Any = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig()))
     finisher: Any = SimpleNamespace(parts=parts)
     state = finishing.FinetuningOutcome(
-        known, {}, finisher, finished={own[1].id: Quantity(0.9, "measured")}
+        posteriors, {}, finisher, finished={candidates[1].id: Quantity(0.9, "measured")}
     )
-    assert [*finishing._needed(state, is_limited=False)] == [own[0].genotype, own[2].genotype]
+    assert [*finishing._needed(state, is_limited=False)] == [
+        candidates[0].genotype,
+        candidates[2].genotype,
+    ]
 
 
 @pytest.mark.parametrize(
-    ("minutes", "in_time", "words"),
+    ("minutes", "in_time", "options"),
     [
         (30.0, False, ("finish.minutes", "finish.minutes=60")),
         (30.0, True, ("finish.max_candidates", "finish.max_candidates=3")),
         (None, True, ("finish.max_candidates", "finish.max_candidates=3")),
     ],
 )
-def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_finish_it(
-    tiny: SearchSpace, minutes: float | None, in_time: bool, words: tuple[str, str]
+def test_unfinished_message_names_option_to_continue(
+    tiny: SearchSpace, minutes: float | None, in_time: bool, options: tuple[str, str]
 ) -> None:
     figures = {"latency_ms": Quantity(1.0, "modelled"), "accuracy": Quantity(0.9, "modelled")}
-    own = [Candidate(i, tiny.sample(random.Random(i)), figures) for i in range(4)]
-    likely = dict(zip((c.id for c in own), (0.3, 0.9, 0.5, 0.1), strict=True))
+    candidates = [Candidate(i, tiny.sample(random.Random(i)), figures) for i in range(4)]
+    probabilities = dict(zip((c.id for c in candidates), (0.3, 0.9, 0.5, 0.1), strict=True))
     parts: Any = SimpleNamespace(
         config=SimpleNamespace(finish=FinishConfig(minutes=minutes), minutes=None)
     )
     finisher: Any = SimpleNamespace(parts=parts)
-    state = finishing.FinetuningOutcome({"t": CandidatePosteriors(own, likely)}, {}, finisher)
-    state.add({own[1].id: FinetuneResult(Quantity(0.9, "measured"))})
-    state.add({own[0].id: None}, final=not in_time)
-    left = state.unfinished("t")
-    assert left.ids == [own[2].id, own[0].id], "the most probable first"
-    (sentence,) = left.messages(0.2, Path("a run"))
+    state = finishing.FinetuningOutcome(
+        {"t": CandidatePosteriors(candidates, probabilities)}, {}, finisher
+    )
+    state.add({candidates[1].id: FinetuneResult(Quantity(0.9, "measured"))})
+    state.add({candidates[0].id: None}, final=not in_time)
+    unfinished = state.unfinished("t")
+    assert unfinished.ids == [candidates[2].id, candidates[0].id], "the most probable first"
+    (sentence,) = unfinished.messages(0.2, Path("a run"))
     assert sentence == (
         "2 more may be on the front (finish.probability=0.2), but were not fine-tuned because of "
-        f"{words[0]}. To continue: hwnas search 'run.resume=a run' {words[1]}"
+        f"{options[0]}. To continue: hwnas search 'run.resume=a run' {options[1]}"
     )
-    state.add({c.id: FinetuneResult(Quantity(0.9, "measured")) for c in own})
+    state.add({c.id: FinetuneResult(Quantity(0.9, "measured")) for c in candidates})
     assert state.unfinished("t").messages(0.2, Path("a run")) == []
 
 
-def test_nothing_is_trained_for_a_budget_that_nothing_meets(
+def test_infeasible_budget_trains_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _forbid_training(monkeypatch)
-    given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={tmp_path / 'networks'}"]
-    assert run(["search", *QUICK, "budget.flash_kib=0.1", *given]) == 2
+    paths = [f"run.dir={tmp_path / 'run'}", f"run.supernets={tmp_path / 'networks'}"]
+    assert run(["search", *QUICK, "budget.flash_kib=0.1", *paths]) == 2
     assert "binding limit is budget.flash_kib" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("option", "words"),
+    ("option", "message"),
     [
         ("accuracy=alone", "Unknown accuracy 'alone'"),
         ("trained.fidelities=[0]", "trained.fidelities must be whole numbers, each in"),
@@ -643,27 +656,33 @@ def test_nothing_is_trained_for_a_budget_that_nothing_meets(
         ("start_from=nowhere", "start_from=nowhere: no such folder"),
     ],
 )
-def test_bad_options_are_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, words: str
+def test_invalid_options_are_reported_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, message: str
 ) -> None:
     assert run(["search", *last_of(*QUICK, f"run.dir={tmp_path / 'run'}", option)]) == 2
-    err = capsys.readouterr().err
-    assert words in err
-    assert len(err.strip().splitlines()) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
 
 
-def test_one_is_verified_though_none_is_probable(tiny: SearchSpace) -> None:
-    """Many that cost and answer alike share the probability to be on the front."""
+def test_one_member_is_verified_for_equal_candidates(tiny: SearchSpace) -> None:
+    """Many equal candidates share the probability to be on the front."""
     latency = {"latency_ms": Quantity(1.0, "modelled"), "accuracy": Quantity(0.9, "modelled")}
-    drawn = random.Random(0)
-    alike = {c.id: c for c in (Candidate(i, tiny.sample(drawn), latency) for i in range(12))}
-    shared = CandidatePosteriors([*alike.values()], dict.fromkeys(alike, 1 / len(alike)))
+    rng = random.Random(0)
+    equal_candidates = {
+        c.id: c for c in (Candidate(i, tiny.sample(rng), latency) for i in range(12))
+    }
+    posteriors = CandidatePosteriors(
+        [*equal_candidates.values()], dict.fromkeys(equal_candidates, 1 / len(equal_candidates))
+    )
     parts = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig()))
     finisher: Any = SimpleNamespace(parts=parts)
-    among_all = [
+    all_candidates = [
         replace(c, figures={**latency, "accuracy": Quantity(0.8, "modelled")})
-        for c in alike.values()
+        for c in equal_candidates.values()
     ]
-    known = {"npu": replace(shared, candidates=among_all)}
-    (member,) = finishing.FinetuningOutcome(known, {"npu": shared}, finisher).members("npu")
-    assert member.figures["accuracy"].value == 0.8, "as the file of all candidates has it"
+    all_posteriors = {"npu": replace(posteriors, candidates=all_candidates)}
+    (member,) = finishing.FinetuningOutcome(all_posteriors, {"npu": posteriors}, finisher).members(
+        "npu"
+    )
+    assert member.figures["accuracy"].value == 0.8, "as in the file of all candidates"

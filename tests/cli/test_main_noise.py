@@ -1,4 +1,4 @@
-"""Searches on images without a signal, as their users start them."""
+"""Searches on images without a signal."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,8 @@ from hwnas.__main__ import run
 NO_NETWORK = "No network is better than the majority class, 'normal'"
 
 
-def _noise(folder: Path, **counts: int) -> Path:
-    """Write grey images of noise by class."""
+def _write_noise(folder: Path, **counts: int) -> Path:
+    """Write grey noise images per class."""
     rng = np.random.default_rng(0)
     for name, n in counts.items():
         (folder / name).mkdir(parents=True)
@@ -28,7 +28,7 @@ def _noise(folder: Path, **counts: int) -> Path:
 def test_noise_gives_no_recommended_network_and_no_export(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], objective: str
 ) -> None:
-    images, folder = _noise(tmp_path / "images", normal=57, defect=8), tmp_path / "run"
+    images, folder = _write_noise(tmp_path / "images", normal=57, defect=8), tmp_path / "run"
     options = [
         "dataset=images", f"dataset.path={images}", "+target=npu", "search_space=tiny",
         f"objectives=[{objective},latency_ms]", "accuracy=trained", "trained.fidelities=[1]",

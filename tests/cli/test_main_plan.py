@@ -1,4 +1,4 @@
-"""``plan`` and ``simulate`` as their users meet them."""
+"""The verbs ``plan`` and ``simulate`` on the command line."""
 
 import csv
 import sys
@@ -17,84 +17,86 @@ from tests.fleet import examples
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a service, a fleet, and a plan for them."""
-    found = tmp_path_factory.mktemp("fleet")
-    asked, there = examples.service(survive={"any_one": "device"}), examples.fleet()
-    there["devices"]["cpu"]["quota"] = 6
-    there["devices"]["dream"] = {**there["devices"]["cpu"], "like": "cpu", "speed": 4.0,
+    path = tmp_path_factory.mktemp("fleet")
+    service, fleet = examples.service(survive={"any_one": "device"}), examples.fleet()
+    fleet["devices"]["cpu"]["quota"] = 6
+    fleet["devices"]["dream"] = {**fleet["devices"]["cpu"], "like": "cpu", "speed": 4.0,
                                  "price": 0.02, "sketch": True}  # fmt: skip
-    examples.write(found, asked, there)
-    files = [f"service={found / 'service.yaml'}", f"fleet={found / 'fleet.yaml'}"]
-    assert run(["plan", *files, f"run.dir={found / 'plan'}"]) == 0
-    return found
+    examples.write(path, service, fleet)
+    files = [f"service={path / 'service.yaml'}", f"fleet={path / 'fleet.yaml'}"]
+    assert run(["plan", *files, f"run.dir={path / 'plan'}"]) == 0
+    return path
 
 
 @pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
-def test_a_plan_is_files_that_others_read(folder: Path) -> None:
-    there = {path.name for path in (folder / "plan").iterdir()}
+def test_plan_writes_tables_and_deployment_files(folder: Path) -> None:
+    names = {path.name for path in (folder / "plan").iterdir()}
     tables = {f"{name}.csv" for name in ("classes", "pools", "hours", "costs", "models")}
-    assert {"plan.yaml", "report.html", "serving.png", "manifest.json", "deploy"} | tables <= there
-    launched = {path.name for path in (folder / "plan" / "deploy").iterdir()}
-    # No model has a file; web is divided between two of them.
-    assert launched == {"README.md", "kserve", "kubernetes", "prometheus", "triton"}
+    assert {"plan.yaml", "report.html", "serving.png", "manifest.json", "deploy"} | tables <= names
+    deployed = {path.name for path in (folder / "plan" / "deploy").iterdir()}
+    # No model has a file; the class web uses two models.
+    assert deployed == {"README.md", "kserve", "kubernetes", "prometheus", "triton"}
     page = (folder / "plan" / "report.html").read_text()
     assert "Buying dream would save" in page
     assert "<script src" not in page
 
 
 @pytest.mark.slow
-def test_the_same_input_gives_the_same_bytes(folder: Path) -> None:
+def test_plan_is_deterministic(folder: Path) -> None:
     other = hwnas.plan(folder / "service.yaml", folder / "fleet.yaml", run__dir="again")
     for name in ("plan.yaml", "classes.csv", "pools.csv", "serving.svg", "report.html"):
         assert (other.path / name).read_bytes() == (folder / "plan" / name).read_bytes(), name
 
 
-def test_simulations_say_what_failures_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulation_reports_effect_of_failures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = f"plan={folder / 'plan'}"
     assert run(["simulate", plan, "kill=cpu", "n_seeds=2", "run.dir=a"]) == 0
     assert "0 requests are lost" in capsys.readouterr().out
-    found = hwnas.simulate(folder / "plan", kill=["cpu"], n_seeds=2, run__dir="b")
+    simulated = hwnas.simulate(folder / "plan", kill=["cpu"], n_seeds=2, run__dir="b")
     assert Path("a/classes.csv").read_bytes() == Path("b/classes.csv").read_bytes()
-    rows = found.table().to_pylist()
+    rows = simulated.table().to_pylist()
     assert {row["class"] for row in rows} == {"web"}
     assert all(row["late_low"] <= row["late"] <= row["late_high"] for row in rows)
-    slow = hwnas.simulate(folder / "plan", throttle="cpu:0.05", n_seeds=2, run__dir="c")
-    late = max(row["late"] for row in slow.table().to_pylist())
+    throttled = hwnas.simulate(folder / "plan", throttle="cpu:0.05", n_seeds=2, run__dir="c")
+    late = max(row["late"] for row in throttled.table().to_pylist())
     assert late > max(row["late"] for row in rows)
 
 
-def test_what_is_killed_again_is_another_machine_and_what_is_gone_is_not_killed(
+def test_repeated_kills_fail_further_machines(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machines = next(of for of in read_plan(folder / "plan").hours if 1 in of.hours).machines
-    device, most = max(machines.items(), key=lambda item: item[1])
+    machines = next(hour for hour in read_plan(folder / "plan").hours if 1 in hour.hours).machines
+    device, n_machines = max(machines.items(), key=lambda item: item[1])
     failed = []
-    for n in (1, most, most + 1):
+    for n in (1, n_machines, n_machines + 1):
         kills = ",".join([device] * n)
         options = [f"kill=[{kills}]", "hours=1", "n_seeds=1", f"run.dir=k{n}"]
         assert run(["simulate", f"plan={folder / 'plan'}", *options]) == 0
         (row,) = csv.DictReader(Path(f"k{n}/hours.csv").read_text().splitlines())
         failed.append(int(row["replicas_failed"]))
-        said = " ".join(capsys.readouterr().out.split())
-        assert "late after" in said
-        assert f"failed ({failed[-1]} replicas): in the minute after it" in said
-        assert (f"kill={device} had no effect in hour 1" in said) == (n > most)
+        output = " ".join(capsys.readouterr().out.split())
+        assert "late after" in output
+        assert f"failed ({failed[-1]} replicas): in the minute after it" in output
+        assert (f"kill={device} had no effect in hour 1" in output) == (n > n_machines)
     assert failed[0] < failed[1] == failed[2]
 
 
-@pytest.mark.parametrize("said", ["hours=1", "hours=[1]", "hours=[0,1]"])
-def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
-    assert run(["simulate", f"plan={folder / 'plan'}", said, "n_seeds=1", "run.dir=h"]) == 0
+@pytest.mark.parametrize("option", ["hours=1", "hours=[1]", "hours=[0,1]"])
+def test_simulation_uses_requested_hours(folder: Path, option: str) -> None:
+    assert run(["simulate", f"plan={folder / 'plan'}", option, "n_seeds=1", "run.dir=h"]) == 0
     lines = Path("h/classes.csv").read_text().splitlines()[1:]
-    assert [line.partition(",")[0] for line in lines] == (["0", "1"] if "0" in said else ["1"])
+    assert [line.partition(",")[0] for line in lines] == (["0", "1"] if "0" in option else ["1"])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["plan"], "plan needs service=FILE"),
         (["plan", "service=no.yaml", "fleet=no.yaml"], "service=no.yaml: file not found. Correct"),
@@ -117,18 +119,18 @@ def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
         (["simulate", "plan=PLAN", "trace=no.csv"], "file not found"),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_arguments_are_reported_in_one_line(
+    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([a.replace("PLAN", str(folder / "plan")) for a in arguments]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said
-    assert "\n" not in said
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "message"),
     [
         ("replicas", 900_000_000, "replicas; a simulation holds at most 1,048,575"),
         ("demand", 1e9, "reduce the demand or load"),
@@ -141,8 +143,8 @@ def test_what_is_wrong_is_one_line(
         ("class", "other", "a route has the class 'other', which is not in 'classes'"),
     ],
 )
-def test_plans_beyond_all_bounds_are_refused_before_any_work(
-    folder: Path, key: str, value: Any, words: str, capsys: pytest.CaptureFixture[str]
+def test_extreme_plans_are_reported_before_simulation(
+    folder: Path, key: str, value: Any, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = yaml.safe_load((folder / "plan" / "plan.yaml").read_text())
     if key == "replicas":
@@ -161,13 +163,13 @@ def test_plans_beyond_all_bounds_are_refused_before_any_work(
     Path("large").mkdir()
     Path("large/plan.yaml").write_text(yaml.safe_dump(content))
     assert run(["simulate", "plan=large"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said
-    assert "\n" not in said
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
 
 
 @pytest.mark.parametrize(
-    ("objective", "budgets", "words"),
+    ("objective", "budgets", "message"),
     [
         ("carbon", {}, "objective=carbon needs carbon.site, devices.box.busy_w: give busy_w in W"),
         ("energy", {}, "objective=energy needs devices.box.busy_w: "),
@@ -176,68 +178,68 @@ def test_plans_beyond_all_bounds_are_refused_before_any_work(
         ("cost", {}, None),
     ],
 )
-def test_what_was_not_said_counts_as_nothing_only_where_nobody_asks_for_it(
-    objective: str, budgets: dict[str, Any], words: str | None, tmp_path: Path,
+def test_missing_values_count_as_zero_unless_required(
+    objective: str, budgets: dict[str, Any], message: str | None, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    there = examples.fleet()
-    del there["devices"]["box"]["busy_w"]
-    examples.write(tmp_path, examples.service(budgets=budgets), there)
-    files = [f"{of}={tmp_path / of}.yaml" for of in ("service", "fleet")]
+    fleet = examples.fleet()
+    del fleet["devices"]["box"]["busy_w"]
+    examples.write(tmp_path, examples.service(budgets=budgets), fleet)
+    files = [f"{name}={tmp_path / name}.yaml" for name in ("service", "fleet")]
     code = run(["plan", *files, f"objective={objective}", "front=3", "run.dir=p"])
-    said = capsys.readouterr()
-    if words is None:
+    captured = capsys.readouterr()
+    if message is None:
         assert code == 0
-        assert "counted as 0: carbon.site, devices.box.busy_w (as idle_w)." in said.out
-        assert "emits less" not in said.out
+        assert "counted as 0: carbon.site, devices.box.busy_w (as idle_w)." in captured.out
+        assert "emits less" not in captured.out
     else:
         assert code == 2
-        assert words in said.err
+        assert message in captured.err
         assert not Path("p").exists()
 
 
-def test_without_its_packages_a_verb_names_the_command(
+def test_missing_packages_name_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert run(["plan", "service=a", "fleet=b"]) == 2
-    said = capsys.readouterr().err
-    assert "plan needs highspy and numba: pip install 'hwnas[plan]'" in said
+    error = capsys.readouterr().err
+    assert "plan needs highspy and numba: pip install 'hwnas[plan]'" in error
 
 
-def test_a_trace_beside_the_service_is_found_from_anywhere(tmp_path: Path) -> None:
-    asked = examples.service()
-    asked["classes"]["web"]["demand"]["trace"] = "arrivals.csv"
-    examples.write(tmp_path / "asked", asked, examples.fleet())
+def test_trace_path_is_relative_to_service(tmp_path: Path) -> None:
+    service = examples.service()
+    service["classes"]["web"]["demand"]["trace"] = "arrivals.csv"
+    examples.write(tmp_path / "asked", service, examples.fleet())
     times = "\n".join(str(i / 10) for i in range(600))
     (tmp_path / "asked" / "arrivals.csv").write_text(f"time\n{times}\n")
     folder = tmp_path / "asked"
     files = folder / "service.yaml", folder / "fleet.yaml"
     plan = hwnas.plan(*files, front=0, begin="2026-01-31T00:30+02:00", run__dir="p")
-    assert read_plan(plan.path).begin_min == 30  # its two hours come round
+    assert read_plan(plan.path).begin_min == 30  # its two hours repeat
     assert hwnas.simulate(plan, n_seeds=1, run__dir="s").table().num_rows == 2
 
 
 @pytest.mark.slow
-def test_a_spike_needs_what_as_much_demand_needs_and_is_borne(tmp_path: Path) -> None:
+def test_spike_needs_same_pools_as_equal_demand(tmp_path: Path) -> None:
     pools = []
     for name, demand in (
         ("spike", {"hours": [1000.0] * 4, "spike": 5.0}),
         ("steady", {"hours": [5000.0] * 4}),
     ):
-        asked, there = examples.service(), examples.fleet()
-        asked["classes"]["web"]["demand"] = demand
-        there["devices"]["cpu"]["quota"] = 900
+        service, fleet = examples.service(), examples.fleet()
+        service["classes"]["web"]["demand"] = demand
+        fleet["devices"]["cpu"]["quota"] = 900
         (tmp_path / name).mkdir()
-        examples.write(tmp_path / name, asked, there)
-        files = [f"{of}={tmp_path / name / of}.yaml" for of in ("service", "fleet")]
+        examples.write(tmp_path / name, service, fleet)
+        files = [f"{key}={tmp_path / name / key}.yaml" for key in ("service", "fleet")]
         assert run(["plan", *files, "front=0", f"run.dir={name}/plan"]) == 0
         hours = read_plan(Path(name, "plan")).hours
         pools.append([[(pool.kind, pool.replicas) for pool in hour.pools] for hour in hours])
     assert pools[0] == pools[1]
     alerts, others = (Path(name, "plan/deploy/prometheus/rules.yaml").read_text()
                       for name in ("spike", "steady"))  # fmt: skip
-    assert alerts == others  # in a planned spike replicas are as busy as it makes them
+    assert alerts == others  # a planned spike raises no alert
     with Path("spike", "plan", "spikes.csv").open() as file:
         rows = [
             *csv.DictReader(file),
@@ -246,8 +248,8 @@ def test_a_spike_needs_what_as_much_demand_needs_and_is_borne(tmp_path: Path) ->
     assert [float(row["demand_per_s"]) for row in rows] == [5000, 5000]
     assert [row["spike"] for row in rows] == ["yes", "yes"]
     assert max(float(row["late"]) for row in rows) <= 0.01
-    drawn = [Path(name, "plan/margins.svg").read_bytes() for name in ("spike", "steady")]
-    assert drawn[0] == drawn[1]
+    figures = [Path(name, "plan/margins.svg").read_bytes() for name in ("spike", "steady")]
+    assert figures[0] == figures[1]
     assert not Path("steady", "plan", "spikes.csv").exists()
-    (usual,) = hwnas.simulate("spike/plan", n_seeds=1, run__dir="u").table().to_pylist()
-    assert (usual["demand_per_s"], usual["spike"]) == (1000, None)
+    (row,) = hwnas.simulate("spike/plan", n_seeds=1, run__dir="u").table().to_pylist()
+    assert (row["demand_per_s"], row["spike"]) == (1000, None)

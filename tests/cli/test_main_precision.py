@@ -1,4 +1,4 @@
-"""Networks that choose in what they compute, from the search to what is delivered."""
+"""Precision as a choice of networks, from search to export."""
 
 import csv
 import json
@@ -31,25 +31,25 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def interleaved(*ratio: float) -> Any:
-    """Return what stands in for timing two networks in turns."""
+def fake_interleaved(*interval: float) -> Any:
+    """Return a replacement for interleaved timings with a fixed ratio."""
     timing = Timing(1.0, 0.9, 1.1, 9)
     return lambda *_: InterleavedTimings(
-        timing, timing, Quantity(ratio[1], "measured", ratio[0], ratio[2])
+        timing, timing, Quantity(interval[1], "measured", interval[0], interval[2])
     )
 
 
-FASTER, SLOWER = interleaved(0.7, 0.8, 0.9), interleaved(0.9, 0.95, 1.1)
+FASTER, SLOWER = fake_interleaved(0.7, 0.8, 0.9), fake_interleaved(0.9, 0.95, 1.1)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def faster() -> Iterator[pytest.MonkeyPatch]:
-    """Have int8 be faster, whatever this machine says."""
+def faster_int8() -> Iterator[pytest.MonkeyPatch]:
+    """Make int8 faster than float32 on any machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
         patch.setattr(MeasuredCostModel, "interleaved", FASTER)
         patch.setattr(MeasuredArtefacts, "interleaved", FASTER)
-        # Goes into a table of operators, of which no figure here is.
+        # Only for the operator table, which no figure here uses.
         patch.setattr(
             RetryingPool, "time_operators", lambda _, work: [Timing(1.0, 0.9, 1.1, 3)] * len(work)
         )
@@ -58,17 +58,17 @@ def faster() -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a search in ``run``, and its space."""
+    """Return a folder with a search in ``run`` and its search space."""
     folder = tmp_path_factory.mktemp("precision")
     raw = space_yaml(spaces.load_space(spaces.find("tiny")))
     raw["choices"] |= {"precision": ["float32", "int8"], "float_edges": [0, 1]}
     raw["when"] = {"float_edges": {"precision": ["int8"]}}
     (folder / "choosing.yaml").write_text(yaml.safe_dump(raw))
-    assert run(["search", *OPTIONS, *_places(folder), f"run.dir={folder / 'run'}"]) == 0
+    assert run(["search", *OPTIONS, *_path_options(folder), f"run.dir={folder / 'run'}"]) == 0
     return folder
 
 
-def _places(folder: Path) -> list[str]:
+def _path_options(folder: Path) -> list[str]:
     return [
         f"search_space={folder / 'choosing.yaml'}", f"run.supernets={folder / 'networks'}",
         f"table.dir={folder / 'tables'}",
@@ -80,8 +80,8 @@ def _rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _picked(root: Path, precision: str, edges: str = "") -> str:
-    """Return the id of a member of the front that was searched."""
+def _member_id(root: Path, precision: str, edges: str = "") -> str:
+    """Return the id of a front member with a precision."""
     rows = [
         r for r in _rows(root / "run") if (r["precision"], r["float_edges"]) == (precision, edges)
     ]
@@ -89,7 +89,7 @@ def _picked(root: Path, precision: str, edges: str = "") -> str:
     return rows[0]["id"]
 
 
-def test_each_member_is_what_it_chose(root: Path) -> None:
+def test_members_have_chosen_precision(root: Path) -> None:
     rows = _rows(root / "run")
     assert {(row["precision"], row["float_edges"]) for row in rows} == {
         ("float32", ""), ("int8", "0"), ("int8", "1"),
@@ -99,8 +99,8 @@ def test_each_member_is_what_it_chose(root: Path) -> None:
         kinds = {node.op_type for node in model.graph.node}
         assert ("QuantizeLinear" in kinds) is (row["precision"] == "int8")
         weights = {t.name: numpy_helper.to_array(t).dtype for t in model.graph.initializer}
-        kept = row["precision"] == "float32" or row["float_edges"] == "1"
-        assert weights["classifier/weight"] == ("float32" if kept else "int8")
+        is_float = row["precision"] == "float32" or row["float_edges"] == "1"
+        assert weights["classifier/weight"] == ("float32" if is_float else "int8")
         assert bool(row["verified_accuracy_int8"]) is (row["precision"] == "int8")
         ratio = row["verified_int8_over_float32"]
         assert ratio == ("0.8" if row["precision"] == "int8" else "")
@@ -109,17 +109,15 @@ def test_each_member_is_what_it_chose(root: Path) -> None:
         assert (row["int8_over_float32"] is not None) is (row["precision"] == "int8")
 
 
-def _exported(root: Path, name: str, genotype_id: str) -> tuple[int, Path, dict[str, Any]]:
+def _export(root: Path, name: str, genotype_id: str) -> tuple[int, Path, dict[str, Any]]:
     code = run(["export", f"run={root / 'run'}", f"dir={root / name}", f"id={genotype_id}"])
     (proof,) = (root / name).rglob("proof.json")
     return code, proof.parent, json.loads(proof.read_text())
 
 
 @pytest.mark.slow
-def test_export_of_a_network_in_int8_is_proved_so(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, folder, proof = _exported(root, "edges", _picked(root, "int8", "1"))
+def test_int8_export_checks_precision(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, folder, proof = _export(root, "edges", _member_id(root, "int8", "1"))
     assert code == 0
     assert proof["target"]["dtype"] == "int8"
     assert proof["own_artefact"] == "model.int8.onnx"
@@ -130,76 +128,81 @@ def test_export_of_a_network_in_int8_is_proved_so(
     (check,) = (check for check in proof["checks"] if check["name"] == "int8.latency")
     assert (check["found"], check["allowed"], check["holds"]) == (0.9, 1.0, True)
     assert "target.dtype=int8" in proof["commands"]["Costs"].split()
-    run_made = root / "run" / "models" / f"{proof['model']['id']}.json"
-    assert proof["source"]["reported"]["figures"] == json.loads(run_made.read_text())["figures"]
+    run_record = root / "run" / "models" / f"{proof['model']['id']}.json"
+    assert proof["source"]["reported"]["figures"] == json.loads(run_record.read_text())["figures"]
     capsys.readouterr()
     costs = ["verify", str(folder), *ORT, "target.dtype=int8", *TIMING]
     assert run(costs) == 0
     assert "model.int8.onnx on cpu" in capsys.readouterr().out
 
 
-def test_export_of_a_network_in_float32_says_nothing_of_int8(root: Path) -> None:
-    code, _, proof = _exported(root, "reals", _picked(root, "float32"))
+def test_float32_export_has_no_int8_check(root: Path) -> None:
+    code, _, proof = _export(root, "reals", _member_id(root, "float32"))
     assert code == 0
     assert proof["target"]["dtype"] == "float32"
     assert proof["own_artefact"] == "model.fp32.onnx"
     assert "int8.latency" not in {check["name"] for check in proof["checks"]}
-    # Its int8 file is in int8 as a whole.
+    # Its int8 file has no float32 operators.
     assert not any(operator.get("in_float") for operator in proof["model"]["operators"])
 
 
 @pytest.mark.slow
-def test_int8_that_is_not_faster_is_not_delivered(
+def test_slower_int8_is_not_delivered(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(MeasuredArtefacts, "interleaved", SLOWER)
-    code, folder, _ = _exported(root, "slow", _picked(root, "int8", "0"))
+    code, folder, _ = _export(root, "slow", _member_id(root, "int8", "0"))
     assert code == 1
     assert folder.name.endswith(".failed")
     assert "int8.latency" in capsys.readouterr().err
-    again = root / "again"
+    repeated = root / "again"
     assert (
-        run(["search", *last_of(*OPTIONS, *_places(root), f"run.dir={again}", "n_trials=6")]) == 0
+        run(
+            [
+                "search",
+                *last_of(*OPTIONS, *_path_options(root), f"run.dir={repeated}", "n_trials=6"),
+            ]
+        )
+        == 0
     )
-    rows = _rows(again)
-    slow = [row["id"] for row in rows if row["precision"] == "int8"]
-    assert slow
-    assert {row["id"] for row in rows if row["verified_on_front"] == "True"}.isdisjoint(slow)
+    rows = _rows(repeated)
+    int8_ids = [row["id"] for row in rows if row["precision"] == "int8"]
+    assert int8_ids
+    assert {row["id"] for row in rows if row["verified_on_front"] == "True"}.isdisjoint(int8_ids)
     out = " ".join(capsys.readouterr().out.split())
-    for genotype_id in slow:
+    for genotype_id in int8_ids:
         assert f"{genotype_id} is not delivered: in int8 it takes 0.95 times (0.90 to 1.10)" in out
-    assert f"{len(slow)} in int8 no faster than in float32" in out
+    assert f"{len(int8_ids)} in int8 no faster than in float32" in out
 
 
 @pytest.mark.slow
-def test_search_refuses_int8_that_it_does_not_find_to_be_faster(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_rejects_slower_int8(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MeasuredCostModel, "interleaved", SLOWER)
     folder = root / "refusing"
     assert (
-        run(["search", *last_of(*OPTIONS, *_places(root), f"run.dir={folder}", "n_trials=6")]) == 0
+        run(["search", *last_of(*OPTIONS, *_path_options(root), f"run.dir={folder}", "n_trials=6")])
+        == 0
     )
     table = pq.read_table(folder / "candidates.parquet").to_pylist()
-    refused = [row for row in table if row["state"] == "infeasible"]
-    assert refused
-    assert {row["id"] for row in refused} == {r["id"] for r in table if r["precision"] == "int8"}
-    assert all("in int8 it takes 0.95 times" in row["reason"].lower() for row in refused)
+    infeasible = [row for row in table if row["state"] == "infeasible"]
+    assert infeasible
+    assert {row["id"] for row in infeasible} == {r["id"] for r in table if r["precision"] == "int8"}
+    assert all("in int8 it takes 0.95 times" in row["reason"].lower() for row in infeasible)
     assert {row["precision"] for row in _rows(folder)} == {"float32"}
 
 
 @pytest.mark.parametrize("target", ["npu", "cpu"])
-def test_targets_that_run_all_in_one_refuse_the_space(
+def test_targets_with_fixed_precision_reject_space(
     target: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["search", f"+target={target}", *_places(root), f"run.dir={root / 'no'}"]) == 2
+    assert run(["search", f"+target={target}", *_path_options(root), f"run.dir={root / 'no'}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"the choice 'precision', but target '{target}'" in line
     assert not (root / "no").exists()
 
 
 @pytest.mark.slow
-def test_a_space_in_int8_alone_may_have_nothing_to_deliver(
+def test_int8_space_may_have_empty_front(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(MeasuredArtefacts, "interleaved", SLOWER)
@@ -209,9 +212,9 @@ def test_a_space_in_int8_alone_may_have_nothing_to_deliver(
     }
     raw["fixed"] |= {"precision": "int8", "float_edges": 1}
     (root / "whole.yaml").write_text(yaml.safe_dump({n: raw[n] for n in raw if n != "when"}))
-    places = [place for place in _places(root) if not place.startswith("search_space")]
+    paths = [place for place in _path_options(root) if not place.startswith("search_space")]
     folder = root / "whole"
-    options = last_of(*OPTIONS, *places, f"search_space={root / 'whole.yaml'}", "n_trials=2")
+    options = last_of(*OPTIONS, *paths, f"search_space={root / 'whole.yaml'}", "n_trials=2")
     assert run(["search", *options, f"run.dir={folder}"]) == 0
     rows = _rows(folder)
     assert {row["verified_on_front"] for row in rows} == {"False"}

@@ -1,4 +1,4 @@
-"""Latency tables as a user meets them: measured on this machine, then searched with."""
+"""Latency tables on the command line: measured on this machine, then used by searches."""
 
 import contextlib
 import csv
@@ -43,7 +43,7 @@ from hwnas.workflows.config import SearchConfig
 from tests.conftest import SHARED_WEIGHTS, images_of, target
 from tests.hardware.profiling.fakes import Device, subject, timing
 
-#: 84 networks of ten operators.
+#: 84 networks with ten operators.
 SPACE = """\
 family: mbconv
 choices:
@@ -65,7 +65,7 @@ fixed:
   activation: relu6
 """
 N_OPERATORS = 10
-#: A name of its own, so that no table that ships is in the way.
+#: A name without a shipped table.
 LAB = ("+target=cpu", "target.name=lab", "search_space=few.yaml")
 TIMING = ("tuning.n_plans=1", "timing.repeats=3", "timing.min_repeat_ms=1", "timing.retries=0")
 COUNTS = ("networks.fit=6", "networks.interval=19", "networks.held_out=10")
@@ -89,7 +89,7 @@ needs_compiler = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Lab:
-    """A folder in which a target was profiled."""
+    """A folder with the profile of a target."""
 
     path: Path
     output: str
@@ -100,7 +100,7 @@ class Lab:
 
 
 def _run(*arguments: str) -> tuple[int, str, str]:
-    """Run a command in this process; return its exit code and what it printed."""
+    """Run a command in this process; return its exit code and output."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(arguments)
@@ -108,15 +108,15 @@ def _run(*arguments: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def _done(*arguments: str) -> str:
-    """Run a command that must succeed; return what it printed, without line breaks."""
+def _output_of(*arguments: str) -> str:
+    """Run a command that must succeed; return its output without line breaks."""
     code, out, err = _run(*arguments)
     assert code == 0, err
     return " ".join(out.split())
 
 
-def _refused(*arguments: str) -> str:
-    """Run a command that must be refused; return the one line it says."""
+def _error_line(*arguments: str) -> str:
+    """Run a command that must fail; return its one-line error."""
     code, out, err = _run(*arguments)
     assert code == 2, out + err
     assert len(err.splitlines()) == 1
@@ -140,13 +140,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         patched.setattr(throughput, "BATCHES", (2,))
         patched.setattr(throughput, "_ROUNDS", 1)
         patched.setattr(profile, "_COMPARED", 2)
-        output = _done("profile", *LAB, *TIMING, *COUNTS)
+        output = _output_of("profile", *LAB, *TIMING, *COUNTS)
     return Lab(path, output)
 
 
 @pytest.fixture(autouse=True)
-def _in_a_fresh_folder(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start with a copy of the table that was measured."""
+def _copy_lab(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start with a copy of the measured table."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     shutil.copytree(lab.path, tmp_path, dirs_exist_ok=True, ignore=lambda *_: ["supernets"])
@@ -159,16 +159,16 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "latency_tables" / "lab" / SETTING
 
 
-def test_profile_writes_its_files_and_tells_the_error(lab: Lab) -> None:
+def test_profile_writes_files_and_reports_error(lab: Lab) -> None:
     assert {path.name for path in lab.table.iterdir()} == {*FILES, ".lock"}
     assert (lab.table / "error.png").read_bytes()[:4] == b"\x89PNG"
-    found = load_table(lab.table)
-    assert len(found.entries) == N_OPERATORS
-    roles = [row["role"] for row in found.networks]
+    loaded = load_table(lab.table)
+    assert len(loaded.entries) == N_OPERATORS
+    roles = [row["role"] for row in loaded.networks]
     assert roles == ["fit"] * 6 + ["interval"] * 19 + ["held_out"] * 10
-    assert all(entry.timing.median_ms > 0 for entry in found.entries.values())
-    assert found.provenance["arguments"] == [*LAB, *TIMING, *COUNTS]
-    assert found.provenance["timing"]["repeats"] == 3
+    assert all(entry.timing.median_ms > 0 for entry in loaded.entries.values())
+    assert loaded.provenance["arguments"] == [*LAB, *TIMING, *COUNTS]
+    assert loaded.provenance["timing"]["repeats"] == 3
     for words in (
         f"{N_OPERATORS} operators in latency_tables/lab",
         "Error on 10 networks, in neither the fit nor the interval",
@@ -183,8 +183,8 @@ def test_profile_writes_its_files_and_tells_the_error(lab: Lab) -> None:
         assert words in lab.output, words
 
 
-def test_latencies_grow_with_the_work(lab: Lab) -> None:
-    """They are of this machine, which may be busy: only a gross mistake can be seen."""
+def test_latencies_grow_with_macs(lab: Lab) -> None:
+    """The machine may be busy: only gross errors are detected."""
     entries = load_table(lab.table).entries
     ranked = sorted(entries, key=lambda op: op.n_macs)
     small, large = ranked[:4], ranked[-4:]
@@ -195,14 +195,14 @@ def test_latencies_grow_with_the_work(lab: Lab) -> None:
 def test_second_profile_tunes_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_table(table)
 
-    def forbidden(self: Worker, op: OpSpec, *arguments: object) -> str:
+    def fail(self: Worker, op: OpSpec, *arguments: object) -> str:
         raise AssertionError(f"{op} was tuned again")
 
     rng = random.Random(0)
     monkeypatch.setattr(profile, "_extras", lambda *arguments: [])
-    monkeypatch.setattr(Worker, "tune", forbidden)
+    monkeypatch.setattr(Worker, "tune", fail)
     monkeypatch.setattr(Worker, "time_network", lambda *arguments: timing(1 + rng.random() / 50))
-    output = _done("profile", *LAB, *TIMING, *COUNTS)
+    output = _output_of("profile", *LAB, *TIMING, *COUNTS)
     assert f"{N_OPERATORS} operators" in output
     after = load_table(table)
     quiet = {op: e for op, e in before.entries.items() if not e.timing.drifted}
@@ -211,8 +211,8 @@ def test_second_profile_tunes_nothing(table: Path, monkeypatch: pytest.MonkeyPat
 
 
 @needs_compiler
-def test_search_with_the_table_ends_with_a_verified_front(lab: Lab, tmp_path: Path) -> None:
-    output = _done(*SEARCH, "n_trials=9", "run.dir=r")
+def test_search_with_table_gives_verified_front(lab: Lab, tmp_path: Path) -> None:
+    output = _output_of(*SEARCH, "n_trials=9", "run.dir=r")
     assert "Verified front" in output
     assert "ms: measured (searched: table)" in output
     members = _rows(Path("r/front.csv"))
@@ -220,7 +220,7 @@ def test_search_with_the_table_ends_with_a_verified_front(lab: Lab, tmp_path: Pa
     config = SearchConfig(target=replace(target("cpu"), name="lab"), search_space="few.yaml",
                           dataset=DatasetConfig("digits", validation=0.25))  # fmt: skip
     parts = components.parts(config, NullProgress())
-    judge = Worker(config.target, TimingConfig(3, 1.0), Remote(), 120.0)
+    worker = Worker(config.target, TimingConfig(3, 1.0), Remote(), 120.0)
     try:
         for row in members:
             assert row["latency_ms_source"] == "table"
@@ -234,17 +234,17 @@ def test_search_with_the_table_ends_with_a_verified_front(lab: Lab, tmp_path: Pa
                 images_of(parts.data.test), parts.networks.resolution(genotype)
             ).numpy()
             labels = parts.data.test.targets.numpy()
-            outputs = judge.evaluate(files, images).outputs
-            right = float(np.mean(outputs.argmax(axis=1) == labels))
-            assert float(row["verified_accuracy_fp32"]) == right
-            other = OrtSession(files[".onnx"].read_bytes()).run(images)
-            assert np.abs(outputs - other).max() < 1e-3
+            outputs = worker.evaluate(files, images).outputs
+            accuracy = float(np.mean(outputs.argmax(axis=1) == labels))
+            assert float(row["verified_accuracy_fp32"]) == accuracy
+            onnx_outputs = OrtSession(files[".onnx"].read_bytes()).run(images)
+            assert np.abs(outputs - onnx_outputs).max() < 1e-3
     finally:
-        judge.close()
+        worker.close()
 
 
 def _checked_files(row: dict[str, str]) -> dict[str, Path]:
-    """Return the files of a member by suffix; their digests must be right."""
+    """Return the files of a member by suffix; check their digests."""
     files = {}
     for column, suffix in (("so", ".so"), ("onnx", ".onnx"), ("weights", ".safetensors")):
         path = Path("r", row[column])
@@ -259,9 +259,9 @@ def _genotype(parts: components.SearchComponents, id: str) -> Genotype:
     return parts.space.genotype(record["genotype"])
 
 
-def test_search_without_a_table_names_a_command_that_works() -> None:
+def test_search_without_table_names_valid_command() -> None:
     options = ("target.batch=3", "search_space=tiny", "table.dir=my tables")
-    line = _refused("search", "+target=cpu", *options, "budget=none", "run.dir=r")
+    line = _error_line("search", "+target=cpu", *options, "budget=none", "run.dir=r")
     assert "table.dir=my tables: there is no such folder" in line
     command = shlex.split(line.partition("measure one with: ")[2])
     assert command[:2] == ["hwnas", "profile"]
@@ -270,26 +270,26 @@ def test_search_without_a_table_names_a_command_that_works() -> None:
     assert not Path("r").exists()
 
 
-def test_search_of_another_space_names_what_is_missing() -> None:
-    line = _refused("search", *LAB[:2], "run.dir=r", "table.networks=0")
+def test_search_in_other_space_names_missing_operators() -> None:
+    line = _error_line("search", *LAB[:2], "run.dir=r", "table.networks=0")
     assert "The latency table of target 'lab' lacks" in line
     assert "search_space=cpu_small" in line
 
 
-def _of_another_cpu(table: Path) -> None:
-    found = load_table(table)
-    found.provenance["device"]["cpu"] = "model name=Another"
-    found.save()
+def _change_cpu(table: Path) -> None:
+    loaded = load_table(table)
+    loaded.provenance["device"]["cpu"] = "model name=Another"
+    loaded.save()
 
 
-def test_table_of_another_cpu_is_refused_or_labelled(table: Path) -> None:
-    _of_another_cpu(table)
-    line = _refused(*SEARCH, "n_trials=4", "run.dir=r", "table.networks=0")
+def test_table_of_another_cpu_is_rejected_or_labelled(table: Path) -> None:
+    _change_cpu(table)
+    line = _error_line(*SEARCH, "n_trials=4", "run.dir=r", "table.networks=0")
     assert (
         "was measured on another machine or version: cpu: model name=Another in the table" in line
     )
     assert "table.allow_other_machine=true" in line
-    output = _done(*SEARCH, "n_trials=2", "run.dir=r", "table.allow_other_machine=true")
+    output = _output_of(*SEARCH, "n_trials=2", "run.dir=r", "table.allow_other_machine=true")
     assert (
         "Searched with a latency table of another machine: cpu: model name=Another in the table"
         in output
@@ -299,90 +299,90 @@ def test_table_of_another_cpu_is_refused_or_labelled(table: Path) -> None:
 
 
 @needs_compiler
-def test_search_begins_on_a_space_that_no_table_knows(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_extends_table_for_new_space(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_table(table)
-    _done(*SEARCH, "n_trials=4", "run.dir=few")
+    _output_of(*SEARCH, "n_trials=4", "run.dir=few")
     search = [a for a in SEARCH if not a.startswith("search_space=")]
     search += ["search_space=tiny", "n_trials=4", "table.networks=10"]
-    output = _done(*search, "run.dir=r")
-    found = load_table(table)
-    said = re.search(r"Latencies of tiny follow from (\d+) operators and .0 networks", output)
-    assert said is not None
-    n, new = len(found.plans()), found.plans().keys() - before.plans().keys()
-    assert 0 < len(new) <= int(said[1]) <= n  # those of another space do not count
-    assert {e.plan for op, e in found.entries.items() if op not in found.plans()} == {PREDICTED}
-    assert before.entries.items() <= found.entries.items()
-    assert found.calibration["few"] == before.calibration["few"]
+    output = _output_of(*search, "run.dir=r")
+    extended = load_table(table)
+    match = re.search(r"Latencies of tiny follow from (\d+) operators and .0 networks", output)
+    assert match is not None
+    n, new = len(extended.plans()), extended.plans().keys() - before.plans().keys()
+    assert 0 < len(new) <= int(match[1]) <= n  # operators of other spaces do not count
+    assert {e.plan for op, e in extended.entries.items() if op not in extended.plans()} == {
+        PREDICTED
+    }
+    assert before.entries.items() <= extended.entries.items()
+    assert extended.calibration["few"] == before.calibration["few"]
     members = _rows(Path("r/front.csv"))
     assert {row["latency_ms_source"] for row in members} == {"table"}
     assert {row["verified_latency_ms_source"] for row in members} == {"measured"}
-    _done("search", "run.resume=few", "n_trials=5")  # what it read of the table is as it was
+    _output_of("search", "run.resume=few", "n_trials=5")  # its entries of the table are unchanged
 
-    def forbidden(*arguments: object) -> None:
+    def fail(*arguments: object) -> None:
         raise AssertionError("something was measured again")
 
     for work in ("time_network", "time_operators"):
-        monkeypatch.setattr(Worker, work, forbidden)
-    _done(*search, "run.dir=again")
-    told = [Path(name, "candidates.parquet").read_bytes() for name in ("r", "again")]
-    assert told[0] == told[1]
+        monkeypatch.setattr(Worker, work, fail)
+    _output_of(*search, "run.dir=again")
+    candidates = [Path(name, "candidates.parquet").read_bytes() for name in ("r", "again")]
+    assert candidates[0] == candidates[1]
 
 
-def test_profile_of_few_operators_says_so(table: Path) -> None:
+def test_profile_reports_predicted_operators(table: Path) -> None:
     options = [*LAB[:2], "search_space=tiny", *TIMING, "table.networks=10"]
-    output = _done("profile", *options, "tolerance=0.9", "coverage=0.5")
-    found = load_table(table)
-    n = len(found.entries) - len(found.plans())
+    output = _output_of("profile", *options, "tolerance=0.9", "coverage=0.5")
+    loaded = load_table(table)
+    n = len(loaded.entries) - len(loaded.plans())
     assert f"{n} of them foretold" in output
     assert "Error on 10 networks, each left out in turn" in output
     assert (table / "error.png").stat().st_size > 10_000
 
 
 @needs_compiler
-def test_search_begins_from_the_table_of_another_cpu(
+def test_search_transfers_table_of_another_cpu(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _of_another_cpu(table)
+    _change_cpu(table)
     search = (*SEARCH, "n_trials=6", "table.networks=12")
-    output = _done(*search, "run.dir=r")
+    output = _output_of(*search, "run.dir=r")
     assert "follow from the table of lab (model name=Another) and" in output
-    (own,) = table.parent.glob(f"{SETTING}-*")
-    found = load_table(own)
-    assert set(found.taken_over()) == set(load_table(table).entries)
+    (own_table,) = table.parent.glob(f"{SETTING}-*")
+    transferred = load_table(own_table)
+    assert set(transferred.taken_over()) == set(load_table(table).entries)
     members = _rows(Path("r/front.csv"))
     assert {row["latency_ms_source"] for row in members} == {"table"}
     assert {row["verified_latency_ms_source"] for row in members} == {"measured"}
     assert all(0 < float(row["latency_ms"]) < 10 for row in members)
 
-    def forbidden(*arguments: object) -> None:
+    def fail(*arguments: object) -> None:
         raise AssertionError("a network was measured again")
 
-    monkeypatch.setattr(Worker, "time_network", forbidden)
-    _done(*search, "run.dir=again")
-    told = [Path(name, "candidates.parquet").read_bytes() for name in ("r", "again")]
-    assert told[0] == told[1]
+    monkeypatch.setattr(Worker, "time_network", fail)
+    _output_of(*search, "run.dir=again")
+    candidates = [Path(name, "candidates.parquet").read_bytes() for name in ("r", "again")]
+    assert candidates[0] == candidates[1]
 
 
-def test_profile_stops_as_soon_as_it_foretells_well_enough(table: Path) -> None:
-    _of_another_cpu(table)
-    output = _done("profile", *LAB, *TIMING, *COUNTS, "tolerance=0.9", "coverage=0.5")
+def test_profile_stops_at_required_accuracy(table: Path) -> None:
+    _change_cpu(table)
+    output = _output_of("profile", *LAB, *TIMING, *COUNTS, "tolerance=0.9", "coverage=0.5")
     assert "Error on 10 networks" in output
-    (own,) = table.parent.glob(f"{SETTING}-*")
-    assert load_table(own).plans() == {}
-    output = _done("profile", *LAB, *TIMING, *COUNTS, "tolerance=0.000001", "coverage=0.99")
+    (own_table,) = table.parent.glob(f"{SETTING}-*")
+    assert load_table(own_table).plans() == {}
+    output = _output_of("profile", *LAB, *TIMING, *COUNTS, "tolerance=0.000001", "coverage=0.99")
     assert (
-        load_table(own).plans() == load_table(table).plans()
+        load_table(own_table).plans() == load_table(table).plans()
     )  # all operators timed, none tuned again
-    assert "transfer" not in load_table(own).calibration["few"]
+    assert "transfer" not in load_table(own_table).calibration["few"]
 
 
 @pytest.mark.parametrize("name", FILES[:3])
-def test_damaged_table_is_refused(table: Path, name: str) -> None:
+def test_damaged_table_is_reported(table: Path, name: str) -> None:
     path = table / name
     path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
-    line = _refused(*SEARCH, "n_trials=4", "run.dir=r")
+    line = _error_line(*SEARCH, "n_trials=4", "run.dir=r")
     assert f"{name} was changed" in line
     assert "remove the folder and profile again" in line
     assert not Path("r").exists()
@@ -412,21 +412,21 @@ def test_damaged_table_is_refused(table: Path, name: str) -> None:
         (["profile", *LAB, "target.dtype=int4"], "Unknown dtype 'int4'"),
     ],
 )
-def test_bad_input_gets_one_line(arguments: list[str], message: str) -> None:
-    assert message in _refused(*arguments)
+def test_invalid_arguments_are_reported_in_one_line(arguments: list[str], message: str) -> None:
+    assert message in _error_line(*arguments)
 
 
-def test_more_threads_than_cores_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+def test_too_many_threads_are_reported_without_output(tmp_path: Path) -> None:
     options = ("target.threads=99", "table.dir=new")
-    assert "target.threads=99, but only" in _refused("profile", *LAB, *options, *COUNTS)
+    assert "target.threads=99, but only" in _error_line("profile", *LAB, *options, *COUNTS)
     assert not (tmp_path / "new").exists()
-    line = _refused("search", *LAB, *options, "cost=measured", "run.dir=r", "budget=none")
+    line = _error_line("search", *LAB, *options, "cost=measured", "run.dir=r", "budget=none")
     assert "target.threads=99, but only" in line
 
 
 @pytest.mark.parametrize("name", ["npu", "sketch"])
-def test_layers_of_a_network_that_is_not_measured(name: str) -> None:
-    output = _done("profile", f"+target={name}", "search_space=tiny", "genotype=largest")
+def test_layers_of_estimated_network(name: str) -> None:
+    output = _output_of("profile", f"+target={name}", "search_space=tiny", "genotype=largest")
     source = {"npu": "compiler-estimate", "sketch": "modelled"}[name]
     assert f"ms, {source}. Files in runs/profile/" in output
     assert "conv2d" in output or "Conv2D" in output
@@ -442,8 +442,8 @@ def _check_layers() -> list[dict[str, str]]:
     return rows
 
 
-def test_layers_of_a_measured_network_come_from_the_table(table: Path, tmp_path: Path) -> None:
-    output = _done("profile", *LAB, "genotype=smallest")
+def test_layers_of_measured_network_use_table(table: Path, tmp_path: Path) -> None:
+    output = _output_of("profile", *LAB, "genotype=smallest")
     assert "measured, each operator alone" in output
     times = {str(op): entry.timing.median_ms for op, entry in load_table(table).entries.items()}
     rows = _check_layers()
@@ -452,8 +452,8 @@ def test_layers_of_a_measured_network_come_from_the_table(table: Path, tmp_path:
         assert float(row["latency_ms"]) == times[row["operator"]]
 
 
-def test_layers_of_a_member_of_a_run_are_found(lab: Lab) -> None:
-    """The record that verification leaves names the genotype."""
+def test_layers_of_run_member(lab: Lab) -> None:
+    """The genotype is read from the record of the verification."""
     parts = components.parts(
         SearchConfig(
             target=target("npu"), search_space="few.yaml", dataset=DatasetConfig("digits")
@@ -467,25 +467,27 @@ def test_layers_of_a_member_of_a_run_are_found(lab: Lab) -> None:
     rest: dict[str, object] = {"figures": {}, "details": {}, "files": {}}
     record.write_text(json.dumps({"genotype": genotype.to_dict(), **rest}))
     for text in (genotype.id, str(record)):
-        assert genotype.id in _done("profile", *LAB, f"genotype={text}")
+        assert genotype.id in _output_of("profile", *LAB, f"genotype={text}")
     record.write_text(json.dumps({"genotype": {"resolution": 999}, **rest}))
-    assert "choice 'stages.0.depth' is missing" in _refused("profile", *LAB, f"genotype={record}")
+    assert "choice 'stages.0.depth' is missing" in _error_line(
+        "profile", *LAB, f"genotype={record}"
+    )
     record.write_text("[]")
-    assert "cannot be read" in _refused("profile", *LAB, f"genotype={record}")
+    assert "cannot be read" in _error_line("profile", *LAB, f"genotype={record}")
 
 
-def test_measured_search_keeps_what_it_tunes(tmp_path: Path) -> None:
-    output = _done(*SEARCH, "n_trials=5", "run.dir=r", "cost=measured", "table.dir=own")
+def test_measured_search_stores_tuned_operators(tmp_path: Path) -> None:
+    output = _output_of(*SEARCH, "n_trials=5", "run.dir=r", "cost=measured", "table.dir=own")
     assert "ms: measured." in output
     members = _rows(Path("r/front.csv"))
     assert {row["latency_ms_source"] for row in members} == {"measured"}
-    kept = load_table(tmp_path / "own" / "lab" / SETTING)
-    assert len(kept.entries) >= 5
-    assert set(kept.plans()) == set(kept.entries)
+    loaded = load_table(tmp_path / "own" / "lab" / SETTING)
+    assert len(loaded.entries) >= 5
+    assert set(loaded.plans()) == set(loaded.entries)
     assert json.loads(Path("r/manifest.json").read_text())["n_candidates"] == 5
 
 
-def test_help_lists_targets_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_help_lists_targets_and_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "--help"]) == 0
     text = capsys.readouterr().out
     for words in ("+target=cpu ", "+target=raspi4 ", "search_space=tiny ", "networks.held_out=60",
@@ -496,7 +498,7 @@ def test_help_lists_targets_and_options(capsys: pytest.CaptureFixture[str]) -> N
     assert "trained.fidelities" not in text
 
 
-def test_transferred_table_is_searched_and_resumed(
+def test_transferred_table_supports_search_and_resume(
     tiny: SearchSpace, task: Signature, tmp_path: Path
 ) -> None:
     options = ("+target=cpu", "target.name=other", "search_space=tiny")
@@ -505,14 +507,14 @@ def test_transferred_table_is_searched_and_resumed(
     source = Device().table(tmp_path / "latency_tables" / "elsewhere" / SETTING, ops)
     source.provenance["device"] = {"cpu": "made up"}
     source.save()
-    output = _done("profile", *options, *TIMING, *arguments)
+    output = _output_of("profile", *options, *TIMING, *arguments)
     assert "most of them transferred" in output
     path = tmp_path / "latency_tables" / "other" / SETTING
-    found = load_table(path)
-    plans = [entry.plan for entry in found.entries.values()]
+    loaded = load_table(path)
+    plans = [entry.plan for entry in loaded.entries.values()]
     assert len(plans) == len(ops)
     assert 0 < plans.count(TRANSFERRED) < len(ops)
-    assert found.provenance["transferred_from"]["device"] == {"cpu": "made up"}
+    assert loaded.provenance["transferred_from"]["device"] == {"cpu": "made up"}
     search = (
         "search",
         *options,
@@ -522,9 +524,9 @@ def test_transferred_table_is_searched_and_resumed(
         "sampler=random",
         *TIMING,
     )
-    _done(*search, "n_trials=5", "run.dir=r")
-    assert load_table(path).entries == found.entries  # though verification compiled some of them
-    _done("search", "run.resume=r", "n_trials=6")
+    _output_of(*search, "n_trials=5", "run.dir=r")
+    assert load_table(path).entries == loaded.entries  # though verification compiled some of them
+    _output_of("search", "run.resume=r", "n_trials=6")
 
 
 SLOW_START = """
@@ -553,37 +555,37 @@ def _wait_for(process: subprocess.Popen[str], path: Path, n_rows: int) -> None:
         time.sleep(0.05)
 
 
-def test_profile_that_is_stopped_keeps_what_it_measured(tmp_path: Path) -> None:
+def test_stopped_profile_keeps_measurements(tmp_path: Path) -> None:
     path = tmp_path / "own" / "lab" / SETTING
     entries: dict[OpSpec, OperatorEntry] = {}
-    for by in (signal.SIGKILL, signal.SIGINT):
+    for signal_number in (signal.SIGKILL, signal.SIGINT):
         process = _start("profile", *LAB[:2], "search_space=tiny", *TIMING, "table.dir=own")
         _wait_for(process, path / "operators.csv", len(entries) + 3)
-        os.kill(process.pid, by)
+        os.kill(process.pid, signal_number)
         _, err = process.communicate(timeout=60)
-        if by == signal.SIGINT:
+        if signal_number == signal.SIGINT:
             assert process.returncode == 130
             assert err.splitlines() == [
                 "hwnas: Interrupted; nothing is lost: the same command continues."
             ]
-        found: LatencyTable = load_table(path)
-        assert len(found.entries) >= len(entries) + 3
-        assert {op: found.entries.get(op) for op in entries} == entries
-        entries = dict(found.entries)
+        loaded: LatencyTable = load_table(path)
+        assert len(loaded.entries) >= len(entries) + 3
+        assert {op: loaded.entries.get(op) for op in entries} == entries
+        entries = dict(loaded.entries)
     assert len(entries) < 93
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_onnxruntime_is_profiled_and_searched(
+def test_onnxruntime_profile_and_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     monkeypatch.setattr(profile, "_extras", lambda *arguments: [])
     options = ("+target=cpu", "target.name=lab", "target.runtime=onnxruntime",
                f"target.dtype={dtype}", "search_space=few.yaml", *TIMING)  # fmt: skip
-    output = _done("profile", *options, *COUNTS)
+    output = _output_of("profile", *options, *COUNTS)
     assert "Error on 10 networks" in output
-    found = load_table(tmp_path / "latency_tables" / "lab" / f"onnxruntime-{dtype}-1t-b1")
-    assert {op.dtype for op in found.entries} == {dtype}
+    loaded = load_table(tmp_path / "latency_tables" / "lab" / f"onnxruntime-{dtype}-1t-b1")
+    assert {op.dtype for op in loaded.entries} == {dtype}
     search = (
         "budget=none",
         "train.epochs=1",
@@ -592,7 +594,7 @@ def test_onnxruntime_is_profiled_and_searched(
         "n_trials=6",
         "run.dir=r",
     )
-    _done("search", *options, *search)
+    _output_of("search", *options, *search)
     for row in _rows(Path("r/front.csv")):
         assert row["verified_latency_ms_source"] == "measured"
         assert {"verified_accuracy_fp32", "onnx"} <= set(row)

@@ -1,4 +1,4 @@
-"""Regression from the search to the device, as a user runs it."""
+"""Regression on the command line, from search to verification."""
 
 import csv
 import json
@@ -23,18 +23,18 @@ SEARCH = (
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("regression")
+    path = tmp_path_factory.mktemp("regression")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(found)
+        patch.chdir(path)
         patch.setattr(sys, "argv", ["hwnas"])
         assert run([*SEARCH, "run.dir=a"]) == 0
         assert run([*SEARCH, "run.dir=b", "seed=1", "baseline=a"]) == 0
         assert run(["export", "run=a", "pick=most_accurate", "dir=out"]) == 0
-    return found
+    return path
 
 
 @pytest.fixture(autouse=True)
-def _there(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def _change_to_root(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     monkeypatch.chdir(root)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
@@ -44,43 +44,43 @@ def _members() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_front_is_of_errors_and_costs_and_better_than_guessing() -> None:
+def test_front_has_errors_below_constant_prediction() -> None:
     rows = [row for row in _members() if row["verified_on_front"] == "True"]
     assert rows
     front = json.loads(Path("a/front.json").read_text())
     assert front["objectives"] == {"mae": "min", "latency_ms": "min", "energy_mj": "min"}
-    guess = json.loads(Path("a/manifest.json").read_text())["task"]["guess_mae"]
+    constant_mae = json.loads(Path("a/manifest.json").read_text())["task"]["guess_mae"]
     for row in rows:
         low, value, high = (float(row[f"verified_mae_int8{end}"]) for end in ("_low", "", "_high"))
-        assert 0 < low < value < high < guess
+        assert 0 < low < value < high < constant_mae
     by_error = sorted(rows, key=lambda row: float(row["verified_mae_int8"]))
-    dear = [float(row["verified_latency_ms"]) for row in by_error]
-    assert dear[0] == max(dear)
+    latencies = [float(row["verified_latency_ms"]) for row in by_error]
+    assert latencies[0] == max(latencies)
 
 
-def test_what_is_exported_prints_values_in_their_unit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_predicts_values_in_their_unit(capsys: pytest.CaptureFixture[str]) -> None:
     (folder,) = (path for path in Path("out").iterdir() if path.is_dir())
     best = min(_members(), key=lambda row: float(row["verified_mae_int8"]))
     assert folder.name == best["id"]
-    with np.load(folder / "images.npz") as kept:
-        pixels, targets = kept["pixels"][:60], kept["targets"][:60, 0]
+    with np.load(folder / "images.npz") as content:
+        pixels, targets = content["pixels"][:60], content["targets"][:60, 0]
     np.save("some.npy", pixels)
     for name in ("model.py", "run_onnx.py", "run_tflite.py"):
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, str(folder / name), "some.npy"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        said = np.array(done.stdout.split(), float)
-        assert np.abs(said - targets).mean() < 25
-        assert np.corrcoef(said, targets)[0, 1] > 0.7
+        predictions = np.array(completed.stdout.split(), float)
+        assert np.abs(predictions - targets).mean() < 25
+        assert np.corrcoef(predictions, targets)[0, 1] > 0.7
     assert run(["verify", str(folder)]) == 0
     assert "mean absolute error" in capsys.readouterr().out
-    without = run_hwnas("verify", str(folder), blocked=LARGE)
-    assert without.returncode == 0, without.stderr
+    verified = run_hwnas("verify", str(folder), blocked=LARGE)
+    assert verified.returncode == 0, verified.stderr
     assert "regression network" in (folder / "MODEL_CARD.md").read_text()
 
 
-def test_it_is_explained_and_compared_by_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_and_compare_use_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["why", "run=a", f"id={_members()[0]['id']}"]) == 0
     assert "Mean absolute error, training by training" in capsys.readouterr().out
     assert run(["compare", "runs=[a,b]", "n_bootstrap=100", "run.dir=both"]) == 0
@@ -92,9 +92,9 @@ def test_it_is_explained_and_compared_by_the_error(capsys: pytest.CaptureFixture
     assert "lowest verified mean absolute error" in page
 
 
-def test_data_and_task_must_fit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_and_task_must_match(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["search", "+target=npu", "dataset=digit_angles", "run.dir=no"]) == 2
     assert "say task=regression" in capsys.readouterr().err
-    refused = ["search", "+target=npu", "task=regression", "dataset=digit_angles", "run.dir=no"]
-    assert run([*refused, "objectives=[accuracy,latency_ms]"]) == 2
+    arguments = ["search", "+target=npu", "task=regression", "dataset=digit_angles", "run.dir=no"]
+    assert run([*arguments, "objectives=[accuracy,latency_ms]"]) == 2
     assert "accuracy" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``serve-check`` as its users meet it, by a server that sleeps, and by Triton where it is."""
+"""The verb ``serve-check`` with a sleeping server, and with Triton if installed."""
 
 import contextlib
 import csv
@@ -26,7 +26,7 @@ from hwnas.fleet.plan import to_yaml
 from hwnas.hardware import timing
 from hwnas.models.spaces import SearchSpace
 from tests.conftest import last_of, target
-from tests.fleet.deployment import made
+from tests.fleet.deployment import examples
 
 STAND_IN = Path(__file__).parents[1] / "fleet" / "deployment" / "stand_in.py"
 POOL = "cpu-0a-float32-b4"
@@ -36,20 +36,20 @@ QUICK = ["seconds=2", "repeats=2", "loads=[0.3,0.7]", f"pool={POOL}"]
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory, tiny: SearchSpace) -> Path:
     folder = tmp_path_factory.mktemp("served")
-    made.write_run(folder / "cpu", target("cpu"), "0a", made.model(tiny))
-    made.write_run(folder / "npu", target("npu"), "0b", None)
+    examples.write_run(folder / "cpu", target("cpu"), "0a", examples.model(tiny))
+    examples.write_run(folder / "npu", target("npu"), "0b", None)
     (folder / "plan").mkdir()
-    found = to_yaml(made.plan(folder / "cpu", folder / "npu"))
-    (folder / "plan" / "plan.yaml").write_bytes(found)
+    content = to_yaml(examples.plan(folder / "cpu", folder / "npu"))
+    (folder / "plan" / "plan.yaml").write_bytes(content)
     return folder / "plan"
 
 
-def _stand_in(*more: str) -> Server:
+def _stand_in_server(*more: str) -> Server:
     def command(
-        python: str, found: InstalledPackages, pools: Pools, folder: Path, port: int
+        python: str, packages: InstalledPackages, pools: Pools, folder: Path, port: int
     ) -> Command:
-        said = {pool.name: [pool.kind.batch, pool.kind.wait_ms / 1e3] for pool in pools}
-        return [sys.executable, str(STAND_IN), str(port), json.dumps(said), *more], {}
+        options = {pool.name: [pool.kind.batch, pool.kind.wait_ms / 1e3] for pool in pools}
+        return [sys.executable, str(STAND_IN), str(port), json.dumps(options), *more], {}
 
     computed = servers.SERVERS["triton"].computed
 
@@ -60,14 +60,14 @@ def _stand_in(*more: str) -> Server:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
 @pytest.fixture
-def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "SERVERS", {"triton": _stand_in()})
+def sleeping_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "SERVERS", {"triton": _stand_in_server()})
 
 
 def _listening_addresses() -> set[str]:
@@ -99,33 +99,35 @@ _LOOPBACK = {"0100007F", "00000000000000000000000001000000"}  # 127.0.0.1, ::1 (
 
 
 @contextlib.contextmanager
-def _loopback_alone() -> Iterator[None]:
-    """Check that nothing listens at other addresses than those of this machine."""
-    seen, ended = set(_listening_addresses()), threading.Event()
-    before = set(seen)
+def _only_loopback() -> Iterator[None]:
+    """Check that all listening sockets use loopback addresses."""
+    addresses, stop = set(_listening_addresses()), threading.Event()
+    before = set(addresses)
 
     def watch() -> None:
-        while not ended.wait(0.02):
-            seen.update(_listening_addresses())
+        while not stop.wait(0.02):
+            addresses.update(_listening_addresses())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         yield
     finally:
-        ended.set()
+        stop.set()
         watcher.join()
-    assert seen - before <= _LOOPBACK
-    assert seen & _LOOPBACK
+    assert addresses - before <= _LOOPBACK
+    assert addresses & _LOOPBACK
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
-def test_listening_sockets_are_found(address: str) -> None:
+def test_listening_sockets_are_detected(address: str) -> None:
     listen = f"s = socket.create_server(('{address}', 0))"
     program = f"import socket, sys; {listen}; print(flush=True); sys.stdin.read()"
-    fails = contextlib.nullcontext() if address == "127.0.0.1" else pytest.raises(AssertionError)
-    with fails, _loopback_alone():
+    expectation = (
+        contextlib.nullcontext() if address == "127.0.0.1" else pytest.raises(AssertionError)
+    )
+    with expectation, _only_loopback():
         command = [sys.executable, "-S", "-c", program]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe) as server:
@@ -136,24 +138,22 @@ def test_listening_sockets_are_found(address: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("sleeping")
-def test_serve_check_listens_on_loopback_alone(plan: Path) -> None:
-    with _loopback_alone():
+@pytest.mark.usefixtures("sleeping_server")
+def test_serve_check_listens_only_on_loopback(plan: Path) -> None:
+    with _only_loopback():
         options = ["seconds=1", "loads=[0.3]", "drift=0.99", "run.dir=a"]
         assert run(["serve-check", f"plan={plan}", *last_of(*QUICK, *options)]) == 0
 
 
 @pytest.mark.alone
-@pytest.mark.usefixtures("sleeping")
+@pytest.mark.usefixtures("sleeping_server")
 @pytest.mark.slow
-def test_simulation_foretells_a_server_that_it_profiled(
-    plan: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simulation_matches_profiled_server(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve-check", f"plan={plan}", *QUICK, "drift=0.99", "run.dir=a"]) == 0
-    shown = capsys.readouterr().out
-    assert "Simulated / measured" in shown
-    assert "every request was answered" in shown
-    assert "the generator, not the server" not in " ".join(shown.split())
+    output = capsys.readouterr().out
+    assert "Simulated / measured" in output
+    assert "every request was answered" in output
+    assert "the generator, not the server" not in " ".join(output.split())
     with Path("a/loads.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["load"]) for row in rows] == [0.3, 0.7]
@@ -162,82 +162,84 @@ def test_simulation_foretells_a_server_that_it_profiled(
         low, value, high = (float(row[f"measured_p50_ms{end}"]) for end in ("_low", "", "_high"))
         assert low <= value <= high
         assert abs(float(row["error_p50"])) < 0.5
-        assert float(row["batch_slowdown"]) == pytest.approx(1, rel=0.3)  # it sleeps as long
+        assert float(row["batch_slowdown"]) == pytest.approx(
+            1, rel=0.3
+        )  # it sleeps for the profiled time
         assert row["batch_slowdown_source"] == "measured"
         assert float(row["explained_p99_ms"]) > 25
     with Path("a/profile.csv").open() as file:
         profile = {int(row["batch"]): float(row["batch_ms"]) for row in csv.DictReader(file)}
     assert [*profile] == [1, 2, 4]
-    assert 25 <= profile[1] < profile[4]  # 20 + 5 ms, and what timers and the machine add
-    found = json.loads(Path("a/serve_check.json").read_text())
-    assert found["format"] == 1
-    assert len(found["sentinel_ms"]) > 8
-    assert found["loads"][0]["requests"] == int(rows[0]["requests"])
+    assert 25 <= profile[1] < profile[4]  # 20 + 5 ms plus overhead
+    content = json.loads(Path("a/serve_check.json").read_text())
+    assert content["format"] == 1
+    assert len(content["sentinel_ms"]) > 8
+    assert content["loads"][0]["requests"] == int(rows[0]["requests"])
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("sleeping")
-def test_generator_that_cannot_keep_up_is_said(
+@pytest.mark.usefixtures("sleeping_server")
+def test_slow_load_generator_is_reported(
     plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def held_up(port: int, request: bytes, due_s: Array) -> LatencySamples:
+    def delayed(port: int, request: bytes, due_s: Array) -> LatencySamples:
         seen = open_loop(port, request, due_s)
         return replace(seen, sent_s=seen.due_s + 0.03)
 
-    monkeypatch.setattr(validation, "open_loop", held_up)
-    monkeypatch.setattr(timing.Sentinel, "disturbed", lambda _: False)  # whatever else runs
+    monkeypatch.setattr(validation, "open_loop", delayed)
+    monkeypatch.setattr(timing.Sentinel, "disturbed", lambda _: False)  # independent of other load
     options = ["seconds=1", "loads=[0.3]", "run.dir=a"]
     assert run(["serve-check", f"plan={plan}", *last_of(*QUICK, *options)]) == 0
-    words = "At 1 of 1 loads the generator, not the server, is part of what was measured"
-    for said in (capsys.readouterr().out, Path("a/summary.txt").read_text()):
-        assert words in " ".join(said.split())
+    message = "At 1 of 1 loads the generator, not the server, is part of what was measured"
+    for text in (capsys.readouterr().out, Path("a/summary.txt").read_text()):
+        assert message in " ".join(text.split())
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("sleeping")
-def test_machine_that_drifts_is_refused_and_nothing_is_written(
+@pytest.mark.usefixtures("sleeping_server")
+def test_drifting_machine_is_reported_without_output(
     plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = last_of(*QUICK, "seconds=0.5", "drift=1e-9", "retries=0", "run.dir=a")
     assert run(["serve-check", f"plan={plan}", *options]) == 2
-    said = capsys.readouterr().err.strip()
-    assert "slower than at its best" in said
-    assert "\n" not in said
+    error = capsys.readouterr().err.strip()
+    assert "slower than at its best" in error
+    assert "\n" not in error
     assert not Path("a").exists()
 
 
 @pytest.mark.slow
-def test_server_that_refuses_is_one_line(
+def test_failing_server_is_reported_in_one_line(
     plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(servers, "SERVERS", {"triton": _stand_in("refuse")})
+    monkeypatch.setattr(servers, "SERVERS", {"triton": _stand_in_server("refuse")})
     monkeypatch.setattr(servers, "READY_S", 1.0)
     assert run(["serve-check", f"plan={plan}", *QUICK, "run.dir=a"]) == 2
     assert "The server did not respond in 1 s" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_latency_counts_from_when_a_request_was_due(plan: Path, tiny: SearchSpace) -> None:
+def test_latency_starts_at_due_time(plan: Path, tiny: SearchSpace) -> None:
     from hwnas.fleet.deployment.pools import deployed_pools
     from hwnas.fleet.plan import read_plan
 
     (pool,) = [p for p in deployed_pools(read_plan(plan), {})[0] if p.name == POOL]
     servers_before = servers.SERVERS["triton"]
-    servers.SERVERS["triton"] = _stand_in()
+    servers.SERVERS["triton"] = _stand_in_server()
     try:
-        found = servers.probe(sys.executable)
-        with servers.run_server("triton", sys.executable, found, [pool]) as server:
+        packages = servers.probe(sys.executable)
+        with servers.run_server("triton", sys.executable, packages, [pool]) as server:
             burst = open_loop(server.port, server.request(pool), np.zeros(40))
     finally:
         servers.SERVERS["triton"] = servers_before
     assert burst.failed == 0
-    # Ten batches of four, one after another, of 40 ms at least: the last waited for all of them.
+    # Ten batches of four take at least 40 ms each: the last waits for all of them.
     assert burst.latency_ms.max() >= 9 * 40
     assert np.sort(burst.latency_ms)[20] >= 4 * 40
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ([], "serve-check needs the folder of a plan"),
         (["plan=no"], "has no plan.yaml"),
@@ -249,38 +251,38 @@ def test_latency_counts_from_when_a_request_was_due(plan: Path, tiny: SearchSpac
         (["plan=PLAN", "loads=[1]"], "loads must be numbers, each in (0, 0.99]"),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    plan: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_arguments_are_reported_in_one_line(
+    plan: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [a.replace("PLAN", str(plan)) for a in arguments]
-    assert run(["serve-check", *given]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said
-    assert "\n" not in said
+    options = [a.replace("PLAN", str(plan)) for a in arguments]
+    assert run(["serve-check", *options]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
     assert not Path("runs").exists()
 
 
-def test_without_a_server_the_commands_that_install_one_are_named(
+def test_missing_server_names_install_command(
     plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare = {"triton": "", "site": "", "lib": "", "python": "", "path": []}
-    monkeypatch.setattr(servers, "probe", lambda _: bare)
+    empty = {"triton": "", "site": "", "lib": "", "python": "", "path": []}
+    monkeypatch.setattr(servers, "probe", lambda _: empty)
     assert run(["serve-check", f"plan={plan}"]) == 2
-    said = capsys.readouterr().err
-    assert "-m pip install --no-deps nvidia-pytriton" in said
+    error = capsys.readouterr().err
+    assert "-m pip install --no-deps nvidia-pytriton" in error
     assert run(["serve-check", f"plan={plan}", "server=ray"]) == 2
     assert "Ray opens ports without authentication" in capsys.readouterr().err
 
 
-def test_triton_of_this_machine_serves_a_pool(plan: Path) -> None:
+def test_triton_serves_pool(plan: Path) -> None:
     try:
         importlib.metadata.version("nvidia-pytriton")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("pip install --no-deps nvidia-pytriton")
-    with _loopback_alone():
-        found = hwnas.serve_check(
+    with _only_loopback():
+        checked = hwnas.serve_check(
             plan, server="triton", pool=POOL, seconds=1, repeats=2, loads=[0.3], drift=0.99,
             run__dir="a",
         )  # fmt: skip
-    (row,) = found.table().to_pylist()
+    (row,) = checked.table().to_pylist()
     assert row["failed"] == 0

@@ -1,4 +1,4 @@
-"""Several search spaces in one search, as its users start it."""
+"""Several search spaces in one search on the command line."""
 
 import csv
 import json
@@ -46,7 +46,7 @@ QUICK = (
 )
 
 
-def _spaces(folder: Path, tiny: SearchSpace) -> Path:
+def _write_spaces(folder: Path, tiny: SearchSpace) -> Path:
     folder.mkdir()
     (folder / "small.yaml").write_text(yaml.safe_dump(space_yaml(tiny)))
     (folder / "residual.yaml").write_text(yaml.safe_dump(RESIDUAL))
@@ -57,26 +57,26 @@ def _spaces(folder: Path, tiny: SearchSpace) -> Path:
 def searched(tmp_path_factory: pytest.TempPathFactory, tiny: SearchSpace) -> Path:
     """Return the folder of a search in all spaces of a folder."""
     root = tmp_path_factory.mktemp("spaces")
-    own, folder = _spaces(root / "own", tiny), root / "both"
+    spaces_folder, folder = _write_spaces(root / "own", tiny), root / "both"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
-        places = [f"run.dir={folder}", f"run.supernets={root / 'supernets'}"]
-        assert run(["search", *QUICK, f"search_space={own}", *places]) == 0
+        paths = [f"run.dir={folder}", f"run.supernets={root / 'supernets'}"]
+        assert run(["search", *QUICK, f"search_space={spaces_folder}", *paths]) == 0
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(folder / "candidates.parquet").to_pylist()
-    return found
+    rows: list[dict[str, Any]] = pq.read_table(folder / "candidates.parquet").to_pylist()
+    return rows
 
 
-def _refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+def _error_line(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
     assert run(arguments) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     return line
@@ -93,42 +93,46 @@ def test_candidates_and_front_name_their_space(searched: Path, tiny: SearchSpace
     assert {"space", "small.resolution", "residual.stages.0.width"} <= front[0].keys()
     manifest = json.loads((searched / "manifest.json").read_text())
     assert manifest["n_genotypes"] == tiny.n_genotypes() + 4
-    own = searched.parent / "own"
-    named = [str(own / "residual.yaml"), str(own / "small.yaml")]
-    assert manifest["config"]["search_space"] == named
+    spaces_folder = searched.parent / "own"
+    paths = [str(spaces_folder / "residual.yaml"), str(spaces_folder / "small.yaml")]
+    assert manifest["config"]["search_space"] == paths
     for name in ("residual", "small"):
         path = searched / manifest["checkpoint"][name]
         assert path.is_file()
         assert manifest["digests"][f"supernet of {name}"] == path.parent.name
     page = (searched / "report.html").read_text()
     assert "small.stages.0.depth" in page
-    assert f"{named[0]} + {named[1]}" in page
+    assert f"{paths[0]} + {paths[1]}" in page
 
 
 @pytest.mark.slow
-def test_supernets_and_ids_are_those_of_searches_alone(searched: Path) -> None:
-    own, supernets = searched.parent / "own", searched.parent / "supernets"
+def test_supernets_and_ids_equal_separate_searches(searched: Path) -> None:
+    spaces_folder, supernets = searched.parent / "own", searched.parent / "supernets"
     before = {path: path.stat().st_mtime_ns for path in supernets.rglob("*.safetensors")}
     for name in ("residual", "small"):
-        alone = [f"search_space={own / f'{name}.yaml'}", f"run.supernets={supernets}"]
-        assert run(["search", *QUICK, *alone, f"run.dir={name}"]) == 0
-        # Together, the first trials are those of the search alone, so that there are some of both.
-        places = [f"search_space={own}", f"run.supernets={supernets}", f"run.dir=with_{name}"]
-        assert run(["search", *QUICK, *places, f"start_from={name}"]) == 0
-        known = {row["id"]: row for row in _rows(Path(f"with_{name}")) if row["space"] == name}
-        again = _rows(Path(name))
-        assert {row["id"] for row in again} <= known.keys()
-        for row in again:
-            assert row["latency_ms"] == known[row["id"]]["latency_ms"]
-            if row["state"] == known[row["id"]]["state"] == "complete":
-                assert row["accuracy_read"] == known[row["id"]]["accuracy_read"]
+        options = [f"search_space={spaces_folder / f'{name}.yaml'}", f"run.supernets={supernets}"]
+        assert run(["search", *QUICK, *options, f"run.dir={name}"]) == 0
+        # The joint search starts from the trials of the separate one, so that both have some.
+        paths = [
+            f"search_space={spaces_folder}",
+            f"run.supernets={supernets}",
+            f"run.dir=with_{name}",
+        ]
+        assert run(["search", *QUICK, *paths, f"start_from={name}"]) == 0
+        joint_rows = {row["id"]: row for row in _rows(Path(f"with_{name}")) if row["space"] == name}
+        separate_rows = _rows(Path(name))
+        assert {row["id"] for row in separate_rows} <= joint_rows.keys()
+        for row in separate_rows:
+            assert row["latency_ms"] == joint_rows[row["id"]]["latency_ms"]
+            if row["state"] == joint_rows[row["id"]]["state"] == "complete":
+                assert row["accuracy_read"] == joint_rows[row["id"]]["accuracy_read"]
         manifest = json.loads(Path(name, "manifest.json").read_text())
-        assert manifest["config"]["search_space"] == str(own / f"{name}.yaml")
+        assert manifest["config"]["search_space"] == str(spaces_folder / f"{name}.yaml")
         assert isinstance(manifest["checkpoint"], str)
     assert {path: path.stat().st_mtime_ns for path in supernets.rglob("*.safetensors")} == before
 
 
-def test_search_is_resumed(
+def test_search_in_several_spaces_resumes(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -136,32 +140,34 @@ def test_search_is_resumed(
     assert run(["search", f"run.resume={folder}", "n_trials=10"]) == 0
     assert [row["id"] for row in _rows(folder)][:8] == [row["id"] for row in _rows(searched)]
     capsys.readouterr()
-    own = searched.parent / "own"
-    line = _refused(capsys, ["search", f"run.resume={folder}", f"search_space={own}/small.yaml"])
+    spaces_folder = searched.parent / "own"
+    line = _error_line(
+        capsys, ["search", f"run.resume={folder}", f"search_space={spaces_folder}/small.yaml"]
+    )
     assert "search_space differs from that of the run" in line
 
 
-def test_members_of_each_space_are_exported_and_explained(
+def test_members_of_each_space_are_exported(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("small", "residual"):
         row = next(row for row in _rows(searched) if row["space"] == name)
-        place = tmp_path / name
-        words = [f"run={searched}", f"id={row['id']}", f"dir={place}", "epochs=0"]
-        # What one epoch teaches may change by more than allowed in int8: that is no failure here.
-        assert run(["export", *words, "max_int8_drop=100"]) == 0
-        model = json.loads((place / row["id"] / "proof.json").read_text())["model"]
+        directory = tmp_path / name
+        arguments = [f"run={searched}", f"id={row['id']}", f"dir={directory}", "epochs=0"]
+        # After one epoch, int8 may lose more accuracy than allowed by default.
+        assert run(["export", *arguments, "max_int8_drop=100"]) == 0
+        model = json.loads((directory / row["id"] / "proof.json").read_text())["model"]
         assert model["search_space"] == name
         prefix = f"{name}."
-        own = {n.removeprefix(prefix): v for n, v in row.items() if n.startswith(prefix)}
-        assert model["genotype"] == {n: v for n, v in own.items() if v is not None}
+        options = {n.removeprefix(prefix): v for n, v in row.items() if n.startswith(prefix)}
+        assert model["genotype"] == {n: v for n, v in options.items() if v is not None}
         capsys.readouterr()
         assert run(["why", f"run={searched}", f"id={row['id']}"]) == 0
         assert f"search space {name}\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_both_supernets_are_audited(searched: Path, tmp_path: Path) -> None:
+def test_audit_covers_both_supernets(searched: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(searched, folder)
     assert (
@@ -174,10 +180,10 @@ def test_both_supernets_are_audited(searched: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_spaces_of_which_one_has_a_supernet_are_audited(tmp_path: Path, tiny: SearchSpace) -> None:
-    own, places = _spaces(tmp_path / "own", tiny), ["run.dir=r", "run.supernets=s"]
+def test_audit_covers_only_trained_supernets(tmp_path: Path, tiny: SearchSpace) -> None:
+    spaces_folder, paths = _write_spaces(tmp_path / "own", tiny), ["run.dir=r", "run.supernets=s"]
     options = [*QUICK, "n_trials=8", "budget.latency_ms=0.015"]
-    assert run(["search", *options, f"search_space={own}", *places]) == 0
+    assert run(["search", *options, f"search_space={spaces_folder}", *paths]) == 0
     assert len([*Path("s").glob("*/supernet.safetensors")]) == 1
     assert run(["audit", "run=r", "n_networks=6", "n_repeated=0", "epochs=1"]) == 0
     with Path("r/audit/networks.csv").open(newline="") as file:
@@ -185,7 +191,7 @@ def test_spaces_of_which_one_has_a_supernet_are_audited(tmp_path: Path, tiny: Se
 
 
 @pytest.mark.slow
-def test_runs_of_several_spaces_are_compared(
+def test_comparison_notes_different_spaces(
     searched: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = [*QUICK, "search_space=tiny", "run.dir=other"]
@@ -195,25 +201,25 @@ def test_runs_of_several_spaces_are_compared(
     assert "The search spaces differ (residual + small, tiny)" in page
 
 
-def test_targets_say_which_spaces_suit_them(tmp_path: Path, tiny: SearchSpace) -> None:
+def test_targets_have_default_spaces(tmp_path: Path, tiny: SearchSpace) -> None:
     from hwnas.training.data import DatasetConfig
     from hwnas.workflows.config import SearchConfig, agreed
     from tests.conftest import target
 
-    one, two, none = target("npu"), target("sketch"), target("cpu")
-    one.spaces, two.spaces, none.spaces = ["tiny", "resnet_small"], ["resnet_small", "x"], []
-    one.shared_spaces = []
-    configs = [SearchConfig(target=t, dataset=DatasetConfig("digits")) for t in (one, two)]
+    npu, sketch, cpu = target("npu"), target("sketch"), target("cpu")
+    npu.spaces, sketch.spaces, cpu.spaces = ["tiny", "resnet_small"], ["resnet_small", "x"], []
+    npu.shared_spaces = []
+    configs = [SearchConfig(target=t, dataset=DatasetConfig("digits")) for t in (npu, sketch)]
     both = agreed(configs)
     assert [c.search_space for c in both] == [["tiny", "resnet_small", "x"]] * 2
     assert agreed(both[:1])[0].search_space == ["tiny", "resnet_small", "x"]
     assert agreed(configs[1:])[0].searched == "resnet_small + x"
-    (only,) = agreed([SearchConfig(target=none, dataset=DatasetConfig("digits"))])
+    (only,) = agreed([SearchConfig(target=cpu, dataset=DatasetConfig("digits"))])
     assert only.search_space == "mbconv_small"
     assert spaces.find(only.search_space).is_file()
 
 
-def test_spaces_that_other_runtimes_refuse_are_not_taken_beside_them() -> None:
+def test_joint_default_spaces_suit_all_runtimes() -> None:
     from hwnas.training.data import DatasetConfig
     from hwnas.workflows.config import SearchConfig, agreed
     from tests.conftest import target
@@ -228,16 +234,20 @@ def test_spaces_that_other_runtimes_refuse_are_not_taken_beside_them() -> None:
 
 
 @pytest.mark.slow
-def test_run_keeps_what_it_took_by_a_default_that_is_another_by_now(tmp_path: Path) -> None:
+def test_resume_keeps_changed_defaults_of_run(tmp_path: Path) -> None:
     file = tmp_path / "mine" / "target" / "own.yaml"
     file.parent.mkdir(parents=True)
     text = (package.ROOT / "conf" / "target" / "npu.yaml").read_text()
     file.write_text(text.replace("spaces: [dense_packed]", "spaces: [tiny]"))
     options = ["+target=own", "--config-dir", str(tmp_path / "mine"), *QUICK[1:]]
-    earlier = ["train.dtype=float32", "train.batch_size=48", "train.lr=0.2"]  # were the defaults
-    assert run(["search", *options, *earlier, "run.dir=run"]) == 0
+    former_defaults = [
+        "train.dtype=float32",
+        "train.batch_size=48",
+        "train.lr=0.2",
+    ]  # former defaults
+    assert run(["search", *options, *former_defaults, "run.dir=run"]) == 0
     arguments = json.loads(Path("run", "manifest.json").read_text())["arguments"]
-    edit(Path("run"), "arguments", [a for a in arguments if a not in earlier])
+    edit(Path("run"), "arguments", [a for a in arguments if a not in former_defaults])
     file.write_text(text)
     assert run(["search", "run.resume=run", "n_trials=13"]) == 0
     assert json.loads(Path("run", "manifest.json").read_text())["n_candidates"] == 13
@@ -257,7 +267,7 @@ def test_run_keeps_what_it_took_by_a_default_that_is_another_by_now(tmp_path: Pa
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
+def test_invalid_spaces_are_reported_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in _refused(capsys, arguments)
+    assert message in _error_line(capsys, arguments)

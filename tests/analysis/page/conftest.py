@@ -1,4 +1,4 @@
-"""A browser, and pages that it has opened as files."""
+"""A browser and HTML pages opened in it."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from playwright.sync_api import Page as Tab
 from hwnas.analysis.page.data import Page
 from hwnas.analysis.page.html import render
 
-#: Where the ring is that marks a point, in pixels of its canvas.
+#: Script that returns the position of the ring that marks a point, in canvas pixels.
 _RING = """canvas => {
   const {width, height} = canvas;
   const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
@@ -38,12 +38,12 @@ def browser() -> Iterator[Browser]:
 
 
 @dataclass
-class Opened:
-    """A page in the browser, with what it asked for and complained of."""
+class OpenedPage:
+    """A page in the browser with its requests, console messages and dialogs."""
 
     tab: Tab
     requests: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
+    console: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
 
     def counts(self) -> str:
@@ -57,8 +57,8 @@ class Opened:
         box.fill(value)
         box.press("Enter")
 
-    def at(self, canvas: Locator, point: int) -> tuple[float, float]:
-        """Return where a member is drawn: a ring marks it while its row is hovered."""
+    def position(self, canvas: Locator, point: int) -> tuple[float, float]:
+        """Return the position of a member: hovering its row marks it with a ring."""
         self.tab.locator(f"tr[data-point='{point}']").hover()
         x, y = canvas.locator("canvas.top").evaluate(_RING)
         canvas.scroll_into_view_if_needed()
@@ -68,31 +68,33 @@ class Opened:
 
 
 @pytest.fixture
-def visited(browser: Browser) -> Iterator[Callable[[Path], Opened]]:
-    """Open a file."""
+def open_file(browser: Browser) -> Iterator[Callable[[Path], OpenedPage]]:
+    """Return a function that opens a file in the browser."""
     context = browser.new_context(viewport={"width": 1280, "height": 1400})
 
-    def visit(path: Path) -> Opened:
-        found = Opened(context.new_page())
-        found.tab.on("request", lambda request: found.requests.append(request.url))
-        found.tab.on("console", lambda message: found.complaints.append(message.text))
-        found.tab.on("pageerror", lambda error: found.complaints.append(str(error)))
-        found.tab.on("dialog", lambda dialog: found.dialogs.append(dialog.message))
-        found.tab.goto(path.as_uri())
-        found.tab.wait_for_selector("html[data-ready]", timeout=60_000, state="attached")
-        found.tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
-        return found
+    def visit(path: Path) -> OpenedPage:
+        page = OpenedPage(context.new_page())
+        page.tab.on("request", lambda request: page.requests.append(request.url))
+        page.tab.on("console", lambda message: page.console.append(message.text))
+        page.tab.on("pageerror", lambda error: page.console.append(str(error)))
+        page.tab.on("dialog", lambda dialog: page.dialogs.append(dialog.message))
+        page.tab.goto(path.as_uri())
+        page.tab.wait_for_selector("html[data-ready]", timeout=60_000, state="attached")
+        page.tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+        return page
 
     yield visit
     context.close()
 
 
 @pytest.fixture
-def opened(visited: Callable[[Path], Opened], tmp_path: Path) -> Callable[[Page], Opened]:
-    """Render a page and open it."""
+def open_page(
+    open_file: Callable[[Path], OpenedPage], tmp_path: Path
+) -> Callable[[Page], OpenedPage]:
+    """Return a function that renders a page and opens it."""
 
-    def open_(page: Page) -> Opened:
+    def open_(page: Page) -> OpenedPage:
         (tmp_path / "page.html").write_text(render(page), encoding="utf-8")
-        return visited(tmp_path / "page.html")
+        return open_file(tmp_path / "page.html")
 
     return open_

@@ -1,4 +1,4 @@
-"""The page in headless Chromium, opened as a file."""
+"""HTML page in headless Chromium, opened as a file."""
 
 import csv
 import io
@@ -24,10 +24,10 @@ from hwnas.analysis.page.html import render
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.models.spaces import Option
 from hwnas.tasks import metrics
-from tests.analysis.page.conftest import Opened
+from tests.analysis.page.conftest import OpenedPage
 
 EVIL = "</script><script>alert(1)</script>"
-NONE = "\u2013"  # of what is not known
+NONE = "\u2013"  # marks missing values
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 SHOWN = {name: metrics.all_metrics()[name] for name in OBJECTIVES}
 
@@ -48,7 +48,7 @@ def _member(i: int, note: str = "") -> PagePoint:
 
 
 def _run(name: str = "run", group: str = "") -> RunData:
-    """Return a run of 8 members at 1, 2, ... ms, of which one left, and of 40 others."""
+    """Return a run with 8 members at 1, 2, ... ms, one of which left, and 40 other networks."""
     rng = random.Random(0)
     others = [
         PagePoint(
@@ -61,54 +61,58 @@ def _run(name: str = "run", group: str = "") -> RunData:
 
 
 @pytest.fixture
-def single(opened: Callable[[Page], Opened]) -> Opened:
+def single_page(open_page: Callable[[Page], OpenedPage]) -> OpenedPage:
     explorer = FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], {"latency_ms": 20.0})
     log = [
         DecisionRow("trial 0", "front", "a enters"),
         DecisionRow("trial 1", "refused", "b refused"),
     ]
     page = Page("run", [explorer], ["How to read it."], log=log, facts=[("target", "npu")])
-    return opened(page)
+    return open_page(page)
 
 
-def test_page_asks_for_nothing_and_complains_of_nothing(single: Opened) -> None:
-    assert [url.partition(":")[0] for url in single.requests] == ["file"]
-    assert single.complaints == []
-    assert "48 of 48 networks fit, 8 of 8 members of the front." in single.counts()
-    assert "Highest accuracy of a member that fits: 84.00% (000000000007)" in single.counts()
-    assert "rejected 3 more" in single.counts()
-    assert single.tab.locator(".plot").count() == 2
+def test_page_makes_no_requests_and_has_no_errors(single_page: OpenedPage) -> None:
+    assert [url.partition(":")[0] for url in single_page.requests] == ["file"]
+    assert single_page.console == []
+    assert "48 of 48 networks fit, 8 of 8 members of the front." in single_page.counts()
+    assert "Highest accuracy of a member that fits: 84.00% (000000000007)" in single_page.counts()
+    assert "rejected 3 more" in single_page.counts()
+    assert single_page.tab.locator(".plot").count() == 2
 
 
-def test_baseline_is_drawn_beside_the_front_as_far_as_it_is_known(
-    opened: Callable[[Page], Opened],
+def test_baseline_is_drawn_with_known_figures(
+    open_page: Callable[[Page], OpenedPage],
 ) -> None:
-    known = _figures(0.8, 30.0)
-    beside = OverlaidFront("baseline b", [known, {n: known[n] for n in ("accuracy", "latency_ms")}])
-    page = opened(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], beside=beside)]))
-    assert page.complaints == []
+    figures = _figures(0.8, 30.0)
+    overlay = OverlaidFront(
+        "baseline b", [figures, {n: figures[n] for n in ("accuracy", "latency_ms")}]
+    )
+    page = open_page(
+        Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], beside=overlay)])
+    )
+    assert page.console == []
     assert "baseline b" in page.tab.locator(".legend").inner_text()
-    assert "48 of 48 networks fit, 8 of 8 members" in page.counts()  # it is none of them
+    assert "48 of 48 networks fit, 8 of 8 members" in page.counts()  # the baseline is not counted
     canvas = page.tab.locator(".plot canvas").first
-    shown = canvas.evaluate("canvas => canvas.toDataURL()")
+    image = canvas.evaluate("canvas => canvas.toDataURL()")
     page.tab.get_by_label("baseline", exact=True).uncheck()
     page.tab.wait_for_timeout(200)
-    assert canvas.evaluate("canvas => canvas.toDataURL()") != shown
+    assert canvas.evaluate("canvas => canvas.toDataURL()") != image
 
 
-def test_ticks_of_a_narrow_range_are_told_apart(single: Opened) -> None:
-    asked = "ticks(0.00524, 0.00526, false, 7).map((tick) => tickText(tick, {}))"
-    said = single.tab.evaluate(
-        f"(() => {{{asset('data.js')}{asset('elements.js')}return {asked}}})()"
+def test_ticks_of_narrow_range_are_distinct(single_page: OpenedPage) -> None:
+    script = "ticks(0.00524, 0.00526, false, 7).map((tick) => tickText(tick, {}))"
+    ticks = single_page.tab.evaluate(
+        f"(() => {{{asset('data.js')}{asset('elements.js')}return {script}}})()"
     )
-    assert len({*said}) == len(said) > 2
-    assert {"0.00524", "0.005245", "0.00525"} <= {*said}
+    assert len({*ticks}) == len(ticks) > 2
+    assert {"0.00524", "0.005245", "0.00525"} <= {*ticks}
 
 
-def test_hover_says_figures_and_choices(single: Opened) -> None:
-    canvas = single.tab.locator(".plot .canvas").first
-    single.tab.mouse.move(*single.at(canvas, 6))
-    text = " ".join(single.tab.locator(".tooltip").inner_text().split())
+def test_hover_shows_figures_and_choices(single_page: OpenedPage) -> None:
+    canvas = single_page.tab.locator(".plot .canvas").first
+    single_page.tab.mouse.move(*single_page.position(canvas, 6))
+    text = " ".join(single_page.tab.locator(".tooltip").inner_text().split())
     for words in (
         "trial 6", "searched verified accuracy 80.00% (79.00% to 81.00%) [measured] 79.00% (78",
         "latency 7 ms (6.3 to 7.7) [modelled] 7.01 ms", "on the front", "width = 8", "kernel = 3x3",
@@ -116,10 +120,10 @@ def test_hover_says_figures_and_choices(single: Opened) -> None:
         assert words in text
 
 
-def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> None:
-    tab = single.tab
+def test_click_and_box_select_networks(single_page: OpenedPage) -> None:
+    tab = single_page.tab
     canvas = tab.locator(".plot .canvas").first
-    x, y = single.at(canvas, 6)
+    x, y = single_page.position(canvas, 6)
     tab.mouse.click(x, y)
     tab.wait_for_selector(".members tr.chosen")
     chosen = tab.locator(".members tr.chosen td:nth-child(2)")
@@ -133,21 +137,21 @@ def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> Non
     tab.mouse.up()
     tab.wait_for_selector("text=48 networks selected")
     tab.get_by_label("show the selection instead").check()
-    assert len(single.ids()) == 48
+    assert len(single_page.ids()) == 48
     tab.keyboard.press("Escape")
     tab.wait_for_selector("text=Hover over a point")
-    assert len(single.ids()) == 8
+    assert len(single_page.ids()) == 8
 
 
-def test_row_of_the_table_selects_too(single: Opened) -> None:
-    single.tab.get_by_label(f"select {3:012x}").check()
-    single.tab.wait_for_selector("text=1 network selected")
-    single.tab.get_by_text("Clear selection").click()
-    single.tab.wait_for_selector(".members tr.chosen", state="detached")
+def test_table_row_selects_network(single_page: OpenedPage) -> None:
+    single_page.tab.get_by_label(f"select {3:012x}").check()
+    single_page.tab.wait_for_selector("text=1 network selected")
+    single_page.tab.get_by_text("Clear selection").click()
+    single_page.tab.wait_for_selector(".members tr.chosen", state="detached")
 
 
-def test_brush_on_an_axis_selects(single: Opened) -> None:
-    tab = single.tab
+def test_axis_brush_selects_networks(single_page: OpenedPage) -> None:
+    tab = single_page.tab
     canvas = tab.locator(".part .canvas")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
@@ -162,54 +166,54 @@ def test_brush_on_an_axis_selects(single: Opened) -> None:
     assert tab.locator(".members tr.chosen").count() == 2
 
 
-def test_limit_greys_out_what_does_not_fit(single: Opened) -> None:
-    canvas = single.tab.locator(".plot canvas").first
+def test_limit_greys_out_infeasible_networks(single_page: OpenedPage) -> None:
+    canvas = single_page.tab.locator(".plot canvas").first
     before = canvas.screenshot()
-    single.limit(0, "4.5")  # upper ends: 1.111, 2.211, 3.311, 4.411, 5.511 ms
-    single.tab.wait_for_selector("text=4 of 8 members")
-    assert single.ids() == [f"{i:012x}" for i in range(4)]
-    assert "Highest accuracy of a member that fits: 64.00%" in single.counts()
+    single_page.limit(0, "4.5")  # upper ends: 1.111, 2.211, 3.311, 4.411, 5.511 ms
+    single_page.tab.wait_for_selector("text=4 of 8 members")
+    assert single_page.ids() == [f"{i:012x}" for i in range(4)]
+    assert "Highest accuracy of a member that fits: 64.00%" in single_page.counts()
     assert canvas.screenshot() != before
-    slider = single.tab.locator(".slider input[type=range]").first
+    slider = single_page.tab.locator(".slider input[type=range]").first
     slider.fill("0")
-    single.tab.wait_for_selector("text=1 of 8 members")
-    single.tab.get_by_text("Reset limits").click()
-    single.tab.wait_for_selector("text=48 of 48 networks fit")
-    assert single.tab.locator(".slider input[type=number]").first.input_value() == "20"
+    single_page.tab.wait_for_selector("text=1 of 8 members")
+    single_page.tab.get_by_text("Reset limits").click()
+    single_page.tab.wait_for_selector("text=48 of 48 networks fit")
+    assert single_page.tab.locator(".slider input[type=number]").first.input_value() == "20"
 
 
-def test_without_limits_there_are_no_sliders(opened: Callable[[Page], Opened]) -> None:
-    page = opened(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()])]))
-    assert page.complaints == []
+def test_page_without_limits_has_no_sliders(open_page: Callable[[Page], OpenedPage]) -> None:
+    page = open_page(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()])]))
+    assert page.console == []
     assert page.tab.locator(".slider").count() == 0
     assert "Reset limits" not in page.counts()
 
 
-def test_limit_equal_to_a_figure_is_met(opened: Callable[[Page], Opened]) -> None:
+def test_limit_equal_to_figure_is_met(open_page: Callable[[Page], OpenedPage]) -> None:
     limits = {"latency_ms": 20.0, "energy_mj": 2.0}
-    page = opened(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], limits)]))
-    page.limit(1, "0.301")  # as 32-bit floats are not
+    page = open_page(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], limits)]))
+    page.limit(1, "0.301")  # not exact as a 32-bit float
     page.tab.wait_for_selector("text=3 of 8 members")
 
 
-def test_table_is_sorted_by_any_column(single: Opened) -> None:
+def test_table_sorts_by_any_column(single_page: OpenedPage) -> None:
     rising = [f"{i:012x}" for i in range(8)]
-    assert single.ids() == rising  # by latency
-    head = single.tab.get_by_role("button", name="accuracy verified")
+    assert single_page.ids() == rising  # by latency
+    head = single_page.tab.get_by_role("button", name="accuracy verified")
     head.click()
-    assert single.ids() == rising
+    assert single_page.ids() == rising
     head.click()
-    assert single.ids() == rising[::-1]
-    sort = single.tab.locator("th[aria-sort=descending]").all_inner_texts()
+    assert single_page.ids() == rising[::-1]
+    sort = single_page.tab.locator("th[aria-sort=descending]").all_inner_texts()
     assert [text.split("\n")[0] for text in sort] == ["accuracy verified ▼"]
 
 
-def test_download_has_the_rows_that_fit_in_their_order(single: Opened) -> None:
-    single.limit(0, "4.5")
-    single.tab.get_by_role("button", name="energy [mJ] verified").click()
-    single.tab.get_by_role("button", name="energy [mJ] verified").click()
-    with single.tab.expect_download() as download:
-        single.tab.get_by_text("Download these 4 rows as CSV").click()
+def test_download_has_feasible_rows_in_table_order(single_page: OpenedPage) -> None:
+    single_page.limit(0, "4.5")
+    single_page.tab.get_by_role("button", name="energy [mJ] verified").click()
+    single_page.tab.get_by_role("button", name="energy [mJ] verified").click()
+    with single_page.tab.expect_download() as download:
+        single_page.tab.get_by_text("Download these 4 rows as CSV").click()
     rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
     assert [row["id"] for row in rows] == [f"{i:012x}" for i in (3, 2, 1, 0)]
     assert rows[0]["run"] == "run"
@@ -223,7 +227,7 @@ def test_download_has_the_rows_that_fit_in_their_order(single: Opened) -> None:
 
 
 def _wide_run(n_members: int) -> RunData:
-    """Return a run with many members on its front, and the 40 other networks of ``_run``."""
+    """Return a run with many members, and the 40 other networks of ``_run``."""
     members = [
         PagePoint(
             f"{i:012x}", _figures(0.5 + i / 100, 1.0 + i), [("width", 8 * (i % 3 + 1))], i, True,
@@ -234,29 +238,29 @@ def _wide_run(n_members: int) -> RunData:
     return RunData("run", [*members, *_run().points[8:]], "", 3)
 
 
-def test_preferences_compare_shares(opened: Callable[[Page], Opened]) -> None:
+def test_preferences_show_fractions(open_page: Callable[[Page], OpenedPage]) -> None:
     explorer = FrontExplorer("Front", OBJECTIVES, SHOWN, [_wide_run(21)])
-    page = opened(Page("run", [explorer]))
+    page = open_page(Page("run", [explorer]))
     card = page.tab.locator(".card", has_text="width")
     texts = ["".join(text.split()) for text in card.locator("tr").all_inner_texts()]
     assert texts == ["833%of77%", "1633%of11%", "2433%of11%"]  # 21 members; 61 in all
-    page.tab.mouse.click(*page.at(page.tab.locator(".plot .canvas").first, 6))
+    page.tab.mouse.click(*page.position(page.tab.locator(".plot .canvas").first, 6))
     page.tab.wait_for_selector(".members tr.chosen")
     assert "fraction of the 1 network of the selection" in page.tab.content()
 
 
-def test_few_members_have_no_preferences(single: Opened) -> None:
-    assert single.tab.locator(".card").count() == 0
+def test_preferences_need_many_members(single_page: OpenedPage) -> None:
+    assert single_page.tab.locator(".card").count() == 0
 
 
-def test_kinds_of_log_lines_can_be_hidden(single: Opened) -> None:
-    lines = single.tab.locator(".lines li")
+def test_log_lines_are_hidden_by_kind(single_page: OpenedPage) -> None:
+    lines = single_page.tab.locator(".lines li")
     assert [line.is_visible() for line in lines.all()] == [True, True]
-    single.tab.locator(".log").get_by_label("refused").uncheck()
+    single_page.tab.locator(".log").get_by_label("refused").uncheck()
     assert [line.is_visible() for line in lines.all()] == [True, False]
 
 
-def test_names_stay_text(opened: Callable[[Page], Opened]) -> None:
+def test_names_are_escaped(open_page: Callable[[Page], OpenedPage]) -> None:
     figures = _figures(0.5, 1.0)
     evil = [
         PagePoint(EVIL, figures, [(EVIL, EVIL)], 0, True, figures, EVIL),
@@ -270,47 +274,47 @@ def test_names_stay_text(opened: Callable[[Page], Opened]) -> None:
         EVIL, [explorer], [EVIL], [PageTable(EVIL, [EVIL], [[EVIL]], EVIL)],
         [SvgFigure(EVIL, svg, EVIL)], [DecisionRow(EVIL, EVIL, EVIL)], [(EVIL, EVIL)],
     )  # fmt: skip
-    found = opened(page)
-    found.tab.get_by_label(f"select {EVIL}").check()
-    assert EVIL in found.ids()
-    canvas = found.tab.locator(".plot .canvas").first
-    found.tab.mouse.move(*found.at(canvas, 0))
-    assert found.tab.locator(".tooltip b").inner_text() == EVIL
-    assert found.tab.locator(".card h4", has_text="alert(1)").count() == 1
-    assert found.tab.locator(".groups", has_text=EVIL).count() == 1
-    assert found.tab.locator("script").count() == 1
-    with found.tab.expect_download() as download:
-        found.tab.get_by_text(re.compile("Download these .* rows")).click()
+    opened_page = open_page(page)
+    opened_page.tab.get_by_label(f"select {EVIL}").check()
+    assert EVIL in opened_page.ids()
+    canvas = opened_page.tab.locator(".plot .canvas").first
+    opened_page.tab.mouse.move(*opened_page.position(canvas, 0))
+    assert opened_page.tab.locator(".tooltip b").inner_text() == EVIL
+    assert opened_page.tab.locator(".card h4", has_text="alert(1)").count() == 1
+    assert opened_page.tab.locator(".groups", has_text=EVIL).count() == 1
+    assert opened_page.tab.locator("script").count() == 1
+    with opened_page.tab.expect_download() as download:
+        opened_page.tab.get_by_text(re.compile("Download these .* rows")).click()
     rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
     assert EVIL in [row["id"] for row in rows]
-    assert found.dialogs == []
-    assert found.complaints == []
+    assert opened_page.dialogs == []
+    assert opened_page.console == []
 
 
-def test_groups_are_hidden_and_shown(opened: Callable[[Page], Opened]) -> None:
+def test_groups_are_hidden_and_shown(open_page: Callable[[Page], OpenedPage]) -> None:
     runs = [_run("a1", "a"), _run("a2", "a"), _run("b1", "b")]
-    found = opened(Page("runs", [FrontExplorer("Fronts", OBJECTIVES, SHOWN, runs)]))
-    assert len(found.ids()) == 24
-    found.tab.get_by_label("a (2 runs)").uncheck()
-    found.tab.wait_for_selector("text=48 of 48 networks fit")
-    assert len(found.ids()) == 8
-    assert {*found.tab.locator(".members td:nth-child(3)").all_inner_texts()} == {"b1"}
+    page = open_page(Page("runs", [FrontExplorer("Fronts", OBJECTIVES, SHOWN, runs)]))
+    assert len(page.ids()) == 24
+    page.tab.get_by_label("a (2 runs)").uncheck()
+    page.tab.wait_for_selector("text=48 of 48 networks fit")
+    assert len(page.ids()) == 8
+    assert {*page.tab.locator(".members td:nth-child(3)").all_inner_texts()} == {"b1"}
 
 
-def test_selection_is_that_of_all_sections(opened: Callable[[Page], Opened]) -> None:
+def test_selection_is_shared_by_sections(open_page: Callable[[Page], OpenedPage]) -> None:
     sections = [FrontExplorer(name, OBJECTIVES, SHOWN, [_run()]) for name in ("npu", "cpu")]
-    found = opened(Page("joint", sections))
-    first, second = found.tab.locator("section.explorer").all()
+    page = open_page(Page("joint", sections))
+    first, second = page.tab.locator("section.explorer").all()
     first.get_by_label(f"select {3:012x}").check()
-    found.tab.locator("tr.chosen").nth(1).wait_for()
+    page.tab.locator("tr.chosen").nth(1).wait_for()
     assert second.locator("tr.chosen td:nth-child(2)").inner_text() == f"{3:012x}"
     second.get_by_text("Clear selection").click()
-    found.tab.wait_for_selector("tr.chosen", state="detached")
-    assert found.complaints == []
+    page.tab.wait_for_selector("tr.chosen", state="detached")
+    assert page.console == []
 
 
-def test_fronts_of_other_tools_need_ids_and_objectives_alone(
-    opened: Callable[[Page], Opened],
+def test_foreign_fronts_need_only_ids_and_objectives(
+    open_page: Callable[[Page], OpenedPage],
 ) -> None:
     columns = {
         "error": metrics.all_metrics()["latency_ms"],
@@ -322,16 +326,16 @@ def test_fronts_of_other_tools_need_ids_and_objectives_alone(
         for i in range(5)
     ]  # fmt: skip
     runs, limits = [RunData("t", points)], {"speed": 1.0}
-    found = opened(Page("csv", [FrontExplorer("Fronts", list(columns), columns, runs, limits)]))
-    assert found.complaints == []
-    assert found.ids() == list("1234")
-    found.limit(0, "4")  # of what is maximised: at least
-    found.tab.wait_for_selector("text=3 of 5 networks fit")
-    assert found.tab.locator(".part").count() == 1  # there are no choices
+    page = open_page(Page("csv", [FrontExplorer("Fronts", list(columns), columns, runs, limits)]))
+    assert page.console == []
+    assert page.ids() == list("1234")
+    page.limit(0, "4")  # a lower limit, as the metric is maximised
+    page.tab.wait_for_selector("text=3 of 5 networks fit")
+    assert page.tab.locator(".part").count() == 1  # there are no choices
 
 
-def test_errors_have_their_intervals_and_rows_the_order_of_costs(
-    opened: Callable[[Page], Opened],
+def test_errors_have_intervals_and_rows_are_sorted_by_cost(
+    open_page: Callable[[Page], OpenedPage],
 ) -> None:
     def figures(mae: float, ms: float) -> Quantities:
         return {
@@ -345,38 +349,41 @@ def test_errors_have_their_intervals_and_rows_the_order_of_costs(
     ]
     names = ("mae", "latency_ms")
     shown = {name: metrics.all_metrics()[name] for name in names}
-    found = opened(Page("run", [FrontExplorer("Front", names, shown, [RunData("run", points)])]))
-    assert found.ids() == ["0", "1", "2"]
-    cells = found.tab.locator("tr", has=found.tab.get_by_label("select 0")).locator("td")
+    page = open_page(Page("run", [FrontExplorer("Front", names, shown, [RunData("run", points)])]))
+    assert page.ids() == ["0", "1", "2"]
+    cells = page.tab.locator("tr", has=page.tab.get_by_label("select 0")).locator("td")
     assert {"9 8 to 10", "9.5 8.5 to 10.5"} <= {*cells.all_inner_texts()}
 
 
-def test_members_that_are_not_verified_are_said_to_be_so(
-    opened: Callable[[Page], Opened],
+def test_unverified_members_are_marked(
+    open_page: Callable[[Page], OpenedPage],
 ) -> None:
-    bare = [PagePoint("a", _figures(0.5, 1.0), on_front=True), PagePoint("b", _figures(0.4, 1.0))]
-    runs = [_run("ours"), RunData("theirs", bare)]
-    found = opened(Page("both", [FrontExplorer("Fronts", OBJECTIVES, SHOWN, runs)]))
-    row = found.tab.locator("tr", has=found.tab.get_by_label("select a"))
+    unverified = [
+        PagePoint("a", _figures(0.5, 1.0), on_front=True),
+        PagePoint("b", _figures(0.4, 1.0)),
+    ]
+    runs = [_run("ours"), RunData("theirs", unverified)]
+    page = open_page(Page("both", [FrontExplorer("Fronts", OBJECTIVES, SHOWN, runs)]))
+    row = page.tab.locator("tr", has=page.tab.get_by_label("select a"))
     cells = row.locator("td").all_inner_texts()
     assert cells[1:5] == ["a", "theirs", NONE, "not verified"]
-    assert cells[7] == "1 0.9 to 1.1"  # its latency, searched
+    assert cells[7] == "1 0.9 to 1.1"  # searched latency
     assert cells[8] == NONE
-    assert found.complaints == []
+    assert page.console == []
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_page_is_as_wide_as_the_window(single: Opened, width: int) -> None:
-    single.tab.set_viewport_size({"width": width, "height": 800})
-    wide = single.tab.locator(".plot .canvas").first
-    for _ in range(100):  # it is drawn again in the next frame
+def test_page_fits_window_width(single_page: OpenedPage, width: int) -> None:
+    single_page.tab.set_viewport_size({"width": width, "height": 800})
+    wide = single_page.tab.locator(".plot .canvas").first
+    for _ in range(100):  # it is redrawn in the next frame
         if wide.evaluate("canvas => canvas.clientWidth") <= width:
             break
-        single.tab.wait_for_timeout(50)
-    assert single.tab.evaluate("document.documentElement.scrollWidth") <= width
+        single_page.tab.wait_for_timeout(50)
+    assert single_page.tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def _crowd(n_runs: int, n: int) -> list[RunData]:
+def _many_runs(n_runs: int, n: int) -> list[RunData]:
     rng = np.random.default_rng(0)
     pairs = [[(f"stages.{j}.width", option) for option in range(4)] for j in range(27)]
     runs = []
@@ -399,15 +406,15 @@ def _crowd(n_runs: int, n: int) -> list[RunData]:
 
 
 @pytest.mark.slow
-def test_page_of_20_runs_of_5000_opens_soon(opened: Callable[[Page], Opened]) -> None:
+def test_page_with_100000_points_opens_quickly(open_page: Callable[[Page], OpenedPage]) -> None:
     page = Page(
-        "many", [FrontExplorer("Fronts", OBJECTIVES, metrics.all_metrics(), _crowd(20, 5_000))]
+        "many", [FrontExplorer("Fronts", OBJECTIVES, metrics.all_metrics(), _many_runs(20, 5_000))]
     )
-    found = opened(page)
+    opened_page = open_page(page)
     size = len(render(page).encode()) / 1e6
-    seconds = float(found.tab.evaluate("document.documentElement.dataset.ready")) / 1000
+    seconds = float(opened_page.tab.evaluate("document.documentElement.dataset.ready")) / 1000
     print(f"{size:.1f} MB, opened in {seconds:.2f} s")
-    assert found.complaints == []
-    assert "100,000 of 100,000 networks fit, 4,000 of 4,000" in found.counts()
-    assert size < 17  # of all metrics that there are
-    assert seconds < 20  # 3 s on a machine that does nothing else
+    assert opened_page.console == []
+    assert "100,000 of 100,000 networks fit, 4,000 of 4,000" in opened_page.counts()
+    assert size < 17  # with all metrics
+    assert seconds < 20  # 3 s on an idle machine

@@ -24,7 +24,7 @@ def _candidate(
     return Candidate(trial, genotype, figures, reason=reason)
 
 
-def test_log_says_what_enters_and_leaves_and_what_is_refused() -> None:
+def test_log_lists_entries_exits_and_refusals() -> None:
     first, second = _candidate(0, 0.8, 2.0), _candidate(1, 0.7, 1.0)
     candidates = [
         first,
@@ -33,7 +33,7 @@ def test_log_says_what_enters_and_leaves_and_what_is_refused() -> None:
         _candidate(3, 0.0, 9.0, "latency_ms 9 over budget 5"),
         _candidate(4, 0.0, 8.0, "latency_ms 8 over budget 5; energy_mj 3 over budget 1"),
         _candidate(5, 0.9, 1.5),
-        _candidate(6, 0.9, 1.5, name=5),  # once more
+        _candidate(6, 0.9, 1.5, name=5),  # repeated
         _candidate(7, 0.0, 7.0, "latency_ms 7 over budget 5"),
     ]
     lines = decisions(candidates, [], OBJECTIVES)
@@ -48,7 +48,7 @@ def test_log_says_what_enters_and_leaves_and_what_is_refused() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 600, 1500])
-def test_front_at_the_end_is_that_of_all(n: int) -> None:
+def test_last_log_line_has_final_front_size(n: int) -> None:
     rng = random.Random(n)
     candidates = [
         _candidate(i, rng.random(), rng.choice([1, 2, 3, rng.random()])) for i in range(n)
@@ -59,17 +59,17 @@ def test_front_at_the_end_is_that_of_all(n: int) -> None:
     assert lines[-1].text.endswith(f"Front of {n_front}.")
 
 
-def test_verification_is_told() -> None:
+def test_log_lists_verification() -> None:
     candidate = _candidate(0, 0.8, 2.0)
     figures = {name: Quantity(1.0, "modelled") for name in metrics.BASE_COSTS}
     figures |= {name: Quantity(0.75, "measured") for name in ("accuracy_fp32", "accuracy_int8")}
     stays, leaves = (Member(candidate, figures, {}, {}, (), stays) for stays in (True, False))
-    kept, left = decisions([], [stays, leaves], OBJECTIVES)
-    told = "accuracy 75.00% (searched 80.00%), latency 1 ms (searched 2)"
-    assert kept.text == f"{candidate.id} fits, on the front: {told}"
-    assert left.text == f"{candidate.id} left the front: {told}"
+    kept_line, left_line = decisions([], [stays, leaves], OBJECTIVES)
+    figures_text = "accuracy 75.00% (searched 80.00%), latency 1 ms (searched 2)"
+    assert kept_line.text == f"{candidate.id} fits, on the front: {figures_text}"
+    assert left_line.text == f"{candidate.id} left the front: {figures_text}"
 
 
-def test_networks_come_once_as_their_first_trial() -> None:
-    again = [_candidate(0, 0.8, 2.0), _candidate(1, 0.7, 1.0), _candidate(2, 0.8, 2.0, name=0)]
-    assert [candidate.trial for candidate in distinct(again)] == [0, 1]
+def test_distinct_keeps_first_trial() -> None:
+    candidates = [_candidate(0, 0.8, 2.0), _candidate(1, 0.7, 1.0), _candidate(2, 0.8, 2.0, name=0)]
+    assert [candidate.trial for candidate in distinct(candidates)] == [0, 1]

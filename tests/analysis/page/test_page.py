@@ -58,16 +58,14 @@ def members(candidates: list[Candidate]) -> list[Member]:
     return [first, Member(candidates[5], figures, {"cycles": 5.0}, {}, ("latency_ms",), False)]
 
 
-def test_picture_is_a_png_of_readable_size(
-    candidates: list[Candidate], members: list[Member]
-) -> None:
+def test_front_picture_has_fixed_size(candidates: list[Candidate], members: list[Member]) -> None:
     budget = Budget({"latency_ms": 3.0})
     png = front_png(FrontPanel(FrontData(candidates, members, OBJECTIVES, budget), "title"))
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1200, 750)
 
 
-def test_picture_tells_what_left_from_what_may_be_on_the_front(
+def test_picture_separates_left_and_near_members(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
     near = replace(members[0], candidate=candidates[1], on_front=False, near_front=True)
@@ -77,17 +75,17 @@ def test_picture_tells_what_left_from_what_may_be_on_the_front(
         (axes,) = front_figure(panel).axes
         return axes.get_xscale(), set(axes.get_legend_handles_labels()[1])
 
-    left, told = "verified: left the front or the budget", f"verified: {NEAR}"
-    assert drawn(members[0], near)[1] >= {told}
-    assert left not in drawn(members[0], near)[1]
-    assert drawn(*members, near)[1] >= {told, left}
+    left_label, near_label = "verified: left the front or the budget", f"verified: {NEAR}"
+    assert drawn(members[0], near)[1] >= {near_label}
+    assert left_label not in drawn(members[0], near)[1]
+    assert drawn(*members, near)[1] >= {near_label, left_label}
     assert drawn(members[0])[0] == "log", "costs from 1 to 12"
     del candidates[8:]
     assert drawn(members[0])[0] == "linear"
     assert drawn(members[0], latency_ms=500)[0] == "log"
 
 
-def test_page_is_self_contained_and_tells_what_left(
+def test_page_is_self_contained_and_lists_members(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
     front = FrontData(candidates, members, OBJECTIVES, Budget({"latency_ms": 3.0}))
@@ -107,8 +105,8 @@ def test_names_are_escaped(candidates: list[Candidate], members: list[Member]) -
     genotype = Genotype("tiny", ((EVIL, EVIL),))
     candidate = Candidate(99, genotype, candidates[0].figures, reason="")
     member = Member(candidate, members[0].figures, {}, {})
-    refused = Candidate(100, Genotype("tiny", ((EVIL, 1),)), {}, reason=EVIL)
-    front = FrontData([*candidates, candidate, refused], [member], OBJECTIVES, Budget())
+    rejected = Candidate(100, Genotype("tiny", ((EVIL, 1),)), {}, reason=EVIL)
+    front = FrontData([*candidates, candidate, rejected], [member], OBJECTIVES, Budget())
     page = render(search_page.single(EVIL, front, [(EVIL, EVIL)]))
     point = PagePoint(EVIL, {"a": Quantity(1, "measured"), "b": Quantity(2, "measured")})
     columns = {"a": Metric(EVIL, EVIL), "b": Metric(EVIL, "")}
@@ -119,10 +117,10 @@ def test_names_are_escaped(candidates: list[Candidate], members: list[Member]) -
     page += render(Page(EVIL, [explorer], [EVIL], [table], [picture]))
     assert "alert(1)" in page
     assert "<script>alert" not in page
-    assert page.count("</script>") == 4  # of the data and the scripts of both
+    assert page.count("</script>") == 4  # data and scripts of both pages
 
 
-def test_section_takes_the_place_of_an_earlier_one() -> None:
+def test_section_replaces_earlier_section() -> None:
     page = render(Page("title", [], facts=[("target", "npu")]))
     once = with_section(page, "audit", "<p>earlier</p>")
     assert once is not None
@@ -134,7 +132,7 @@ def test_section_takes_the_place_of_an_earlier_one() -> None:
     assert with_section("<html></html>", "audit", "") is None
 
 
-def test_of_a_long_log_the_end_is_kept() -> None:
+def test_long_log_keeps_last_lines() -> None:
     lines = [DecisionRow(f"trial {i}", "front", f"line {i} of the log") for i in range(3_001)]
     page = render(Page("title", [], log=lines))
     assert "The last 3,000 of 3,001 lines." in page
@@ -142,7 +140,7 @@ def test_of_a_long_log_the_end_is_kept() -> None:
     assert "line 3000 of" in page
 
 
-def test_empty_front_has_a_page() -> None:
+def test_empty_front_has_page() -> None:
     explorer = FrontExplorer("Front", OBJECTIVES, {}, [], notes=["Nothing fits."])
     assert "Nothing fits." in render(Page("title", [explorer]))
 
@@ -158,10 +156,15 @@ def test_member_row_has_searched_and_verified_columns(
     assert row["verified_on_front"] is False
 
 
-def test_plot_over_a_targets_cost_shows_its_own_verified_accuracy() -> None:
+def test_plot_of_target_cost_uses_accuracy_of_target() -> None:
     names = ("accuracy", "npu.accuracy", "npu.latency_ms", "latency_ms")
     columns = {name: metric_of(name) for name in names}
     point = PagePoint("a", {name: Quantity(1.0, "measured") for name in names})
     objectives = ("accuracy", "npu.latency_ms", "latency_ms")
-    found = content(FrontExplorer("", objectives, columns, [RunData("run", [point])]), n_runs=1)
-    assert [(p["x"], p["y"], p["verified"]) for p in found["plots"]] == [(2, 0, 1), (3, 0, 0)]
+    page_content = content(
+        FrontExplorer("", objectives, columns, [RunData("run", [point])]), n_runs=1
+    )
+    assert [(p["x"], p["y"], p["verified"]) for p in page_content["plots"]] == [
+        (2, 0, 1),
+        (3, 0, 0),
+    ]

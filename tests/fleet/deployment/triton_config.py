@@ -1,7 +1,6 @@
-"""``config.pbtxt`` as Triton reads it: text of protobuf, strictly, and what a server then refuses.
+"""Strict parser of ``config.pbtxt``: protobuf text format and Triton's further checks.
 
-The messages are declared as ``model_config.proto`` has them, field by field; only those are here
-that files of plans say. Source: https://github.com/triton-inference-server/common.
+The messages are those of ``model_config.proto`` that deployment files use. Source: https://github.com/triton-inference-server/common.
 """
 
 from typing import Any
@@ -10,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 
 _F = descriptor_pb2.FieldDescriptorProto
 _INT32, _INT64, _UINT64, _STRING = _F.TYPE_INT32, _F.TYPE_INT64, _F.TYPE_UINT64, _F.TYPE_STRING
-#: By message: name, number, type (a message's or an enum's by its name), whether it is repeated.
+#: Fields by message: name, number, type (or name of a message or enum), whether repeated.
 _MESSAGES: dict[str, list[tuple[str, int, Any, bool]]] = {
     "ModelInput": [("name", 1, _STRING, False), ("data_type", 2, "DataType", False),
                    ("dims", 4, _INT64, True)],
@@ -65,23 +64,23 @@ def _config_class() -> Any:
 CONFIG = _config_class()
 
 
-def parsed(text: str, folder: str) -> Any:
+def parse_config(text: str, folder: str) -> Any:
     """Return a configuration.
 
     Args:
-        text: Of the file.
-        folder: The name of the one that it is in.
+        text: Content of the file.
+        folder: Name of the folder of the file.
 
     Raises:
-        ParseError: it is none.
-        ValueError: a server does not load it.
+        ParseError: The text is invalid.
+        ValueError: A server would not load it.
     """
-    found = text_format.Parse(text, CONFIG())
-    if found.name != folder:
-        raise ValueError(f"it is named '{found.name}', its folder '{folder}'")
-    if found.max_batch_size < 1:
+    config = text_format.Parse(text, CONFIG())
+    if config.name != folder:
+        raise ValueError(f"it is named '{config.name}', its folder '{folder}'")
+    if config.max_batch_size < 1:
         raise ValueError("it takes no batches, but has a batcher")
-    tensors = [*found.input, *found.output]
+    tensors = [*config.input, *config.output]
     if any(not t.name or not t.data_type or not t.dims for t in tensors):
         raise ValueError("a tensor has no name, type or size")
-    return found
+    return config

@@ -1,4 +1,4 @@
-"""A small plan with a cascade over the run of a search, as files."""
+"""A small plan with a cascade, and the run folders that it reads."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from hwnas.models.graph import Graph, Signature, fuse
 from hwnas.models.onnx.writer import write_fp32
 from hwnas.models.spaces import SearchSpace
 
-SMALL, LARGE, NPU, CUT = (
+SMALL, LARGE, NPU, UNKNOWN = (
     "cpu/0a-float32/b4w2/9ms",
     "cpu/0a-float32/b1/9ms",
     "npu/0b-int8/b1",
@@ -32,7 +32,7 @@ HOURS = 24
 
 
 def model(space: SearchSpace, batch: int = 1) -> bytes:
-    """Return a network with random weights that reads so many images at once."""
+    """Return an ONNX network with random weights and a fixed batch size."""
     family = families.get(space.family)
     lowered = fuse(family.lower(space, space.smallest(), Signature(1, 10)), "float32")
     lowered = Graph.of(replace(node, op=replace(node.op, batch=batch)) for node in lowered)
@@ -40,7 +40,7 @@ def model(space: SearchSpace, batch: int = 1) -> bytes:
 
 
 def write_run(folder: Path, target: Target, name: str, content: bytes | None) -> None:
-    """Write what plans read of a run: its manifest, and a model."""
+    """Write the parts of a run folder that plans read: manifest and model."""
     (folder / "models").mkdir(parents=True)
     searched = {
         "n_trials": 1, "seed": 0, "budget": {}, "sampler": {"name": "random"}, "cost": "table",
@@ -53,7 +53,7 @@ def write_run(folder: Path, target: Target, name: str, content: bytes | None) ->
 
 
 def plan(cpu: Path, npu: Path) -> DeploymentPlan:
-    """Return a plan of 24 hours whose pools are of two runs, and of nothing that is known."""
+    """Return a plan of 24 hours whose pools come from two runs and an unknown source."""
     figure: QuantityRow = (0.9, "measured", 0.89, 0.91)
     ms: dict[str, QuantityRow] = {"1": (1.0, "measured", None, None)}
 
@@ -66,7 +66,7 @@ def plan(cpu: Path, npu: Path) -> DeploymentPlan:
         SMALL: kind("cpu", "0a-float32", 4, 2.0, str(cpu)),
         LARGE: kind("cpu", "0a-float32", 1, 0.0, str(cpu)),
         NPU: kind("npu", "0b-int8", 1, 0.0, str(npu)),
-        CUT: kind("cpu", "head", 1, 0.0, ""),
+        UNKNOWN: kind("cpu", "head", 1, 0.0, ""),
     }
     route = RequestRoute("web", 40.0, SMALL, LARGE, 0.25, THRESHOLD, 0.9, 0.0, 0.0, 0.0)
     other = RequestRoute("web", 20.0, LARGE, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
@@ -76,7 +76,7 @@ def plan(cpu: Path, npu: Path) -> DeploymentPlan:
         ReplicaPool(LARGE, 2, 0, 50.0),
         ReplicaPool(NPU, 1, 0, 50.0),
     ]
-    quiet = [ReplicaPool(SMALL, 1, 1, 50.0), *pools[1:], ReplicaPool(CUT, 1, 0, 50.0)]
+    quiet = [ReplicaPool(SMALL, 1, 1, 50.0), *pools[1:], ReplicaPool(UNKNOWN, 1, 0, 50.0)]
     rates = [60.0 if 8 <= hour < 20 else 30.0 for hour in range(HOURS)]
     return DeploymentPlan(
         1, "cost", "$", 1.0, 1.0, 1.0, 0.05,
