@@ -24,7 +24,7 @@ MEMBER = "805385a6b93a"
 PAIR = [Objective("accuracy", True), Objective("latency_ms", False)]
 FRAME = {"ideal": {"accuracy": 1, "latency_ms": 1}, "reference": {"accuracy": 0, "latency_ms": 9}}
 
-#: What reads a file, and the largest format that it reads.
+#: By file: its reader, and the newest format that this version reads.
 READERS: dict[str, tuple[Callable[[Path], object], int]] = {
     "run/manifest.json": (
         lambda old_files: manifest.read_manifest(old_files / "run"),

@@ -21,7 +21,7 @@ def _remove_front(run: Path, status: str) -> None:
     edit(run, "status", status)
 
 
-#: What is done to a finished search, and what is said of it then.
+#: Changes of a finished search, with the message of the error.
 CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda run: _remove_front(run, "finished"), "has no front yet. Finish it with"),
     (

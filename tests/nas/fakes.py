@@ -1,4 +1,4 @@
-"""A cost model and an evaluator that know the answer, for tests of the search alone."""
+"""Cost models and evaluators with known results, for tests of the search alone."""
 
 from dataclasses import dataclass, field
 
@@ -24,11 +24,11 @@ class SizeCost:
 
     refuses: int | None = None  #: a sum of options that cannot be compiled
     unrunnable: int | None = None  #: a sum of options that the target cannot run
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     max_cost_queries: int | None = None
 
     def cost(self, genotype: Genotype) -> Cost:
-        self.asked.append(genotype.id)
+        self.requested.append(genotype.id)
         if size(genotype) == self.refuses:
             raise CompileError("refused")
         figures = {name: Quantity(float(size(genotype)), "modelled") for name in metrics.BASE_COSTS}
@@ -40,29 +40,29 @@ class SizeCost:
 class SizeAccuracy:
     """Accuracy grows with the sum of the options, with the last digits of the id as noise."""
 
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        self.asked.append(genotype.id)
+        self.requested.append(genotype.id)
         return Score(proportion(5 * size(genotype) + int(genotype.id, 16) % 50, 1000))
 
 
 @dataclass
 class BitAccuracy:
-    """As ``SizeAccuracy``, but image by image: reading may stop."""
+    """As ``SizeAccuracy``, but image by image, with early stopping."""
 
     n: int = 400
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
 
     def right(self, genotype: Genotype) -> Bits:
-        """Return which images the genotype gets right."""
+        """Return which images are classified correctly."""
         rng = np.random.default_rng(int(genotype.id, 16))
-        hard = np.linspace(-4, 4, self.n) + rng.normal(0, 0.3, self.n)
-        return np.asarray(hard < size(genotype) / 20 - 2)
+        difficulty = np.linspace(-4, 4, self.n) + rng.normal(0, 0.3, self.n)
+        return np.asarray(difficulty < size(genotype) / 20 - 2)
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        self.asked.append(genotype.id)
+        self.requested.append(genotype.id)
         right = self.right(genotype)
         if incumbent is None:
             return score_of_all_bits(right)

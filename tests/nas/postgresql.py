@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, on the loopback interface."""
+"""A PostgreSQL server for tests, on the loopback interface."""
 
 import getpass
 import os
@@ -17,12 +17,12 @@ _OWNER = "postgres"  # the server refuses to run as root
 
 
 def binaries() -> Path | None:
-    """Return where the server's programs are, if it is installed."""
+    """Return the folder of the server's programs, or None if it is not installed."""
     on_path = shutil.which("initdb")
     if on_path is not None:
         return Path(on_path).resolve().parent
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))  # where Debian puts them
-    return found[-1].parent if found else None
+    result = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))  # Debian
+    return result[-1].parent if result else None
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Server:
         return f"{self.server}/{name}"
 
     def start(self, *options: str) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it accepts connections."""
         flags = [
             f"listen_addresses=127.0.0.1 -c port={self.port}",
             f"unix_socket_directories={self.folder}",
@@ -55,12 +55,12 @@ class Server:
         self._control("start", "-w", "-o", settings, "-l", str(self.folder / "log"))
 
     def stop(self) -> None:
-        """Stop it as a crash of its machine would."""
+        """Stop the server without a clean shutdown."""
         self._control("stop", "-m", "immediate")
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Have it answer nothing meanwhile, though its machine keeps connections open."""
+        """Suspend all processes of the server, with connections open."""
         main = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
         everything = [main, *map(int, children)]
@@ -78,7 +78,7 @@ class Server:
 
 @contextmanager
 def running(programs: Path) -> Iterator[Server]:
-    """Give a server with an empty cluster."""
+    """Yield a server with an empty cluster."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -100,9 +100,9 @@ def running(programs: Path) -> Iterator[Server]:
 
 def _run(command: Sequence[str]) -> None:
     as_owner = ["runuser", "-u", _OWNER, "--"] if getpass.getuser() == "root" else []
-    # No pipes: a server that is started would inherit them, and keep them open.
+    # No pipes: a started server would inherit them and keep them open.
     with tempfile.TemporaryFile() as output:
-        whole = [*as_owner, *command]
-        done = subprocess.run(whole, stdout=output, stderr=output, cwd="/", check=False)
+        full_command = [*as_owner, *command]
+        done = subprocess.run(full_command, stdout=output, stderr=output, cwd="/", check=False)
         output.seek(0)
         assert done.returncode == 0, output.read().decode()

@@ -47,12 +47,12 @@ SKETCH = target("sketch")
 
 
 class Exporting:
-    """A worker that keeps what it was asked to export, and judges by onnxruntime."""
+    """A worker that records exports and evaluates with onnxruntime."""
 
     def __init__(self, energy: MeasuredEnergy | None = None):
         self.exported: list[tuple[Graph, OperatorPlans, Weights]] = []
         self._energy = energy
-        self.read: list[int] = []  #: images of each call
+        self.n_images: list[int] = []  #: of each call
 
     def export(self, lowered: Graph, plans: OperatorPlans, weights: Weights) -> dict[str, bytes]:
         self.exported.append((lowered, plans, weights))
@@ -63,7 +63,7 @@ class Exporting:
         return DeviceEvaluation(outputs, Timing(2.0, 1.9, 2.2, 5, True), self._energy)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        self.read.append(len(images))
+        self.n_images.append(len(images))
         return OrtSession(files[".onnx"].read_bytes()).run(images)
 
 
@@ -96,13 +96,13 @@ def parts(network: tuple[nn.Module, Graph, Tensor]) -> TrainedNetwork:
     return TrainedNetwork(network[1], weights_of(*network[:2]), quantise(*network))
 
 
-def _written(files: Mapping[str, bytes], folder: Path) -> Files:
+def _write_files(files: Mapping[str, bytes], folder: Path) -> Files:
     for suffix, content in files.items():
         (folder / f"m{suffix}").write_bytes(content)
     return {suffix: folder / f"m{suffix}" for suffix in files}
 
 
-def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
+def test_tvm_receives_fused_network_plans_and_weights(
     network: tuple[nn.Module, Graph, Tensor],
     parts: TrainedNetwork,
 ) -> None:
@@ -116,11 +116,11 @@ def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
 
 
 @pytest.mark.parametrize("device", [CPU, ORT, INT8, SKETCH], ids=lambda d: f"{d.runtime}-{d.dtype}")
-def test_onnx_file_computes_what_the_network_does(
+def test_onnx_file_has_outputs_of_network(
     network: tuple[nn.Module, Graph, Tensor], parts: TrainedNetwork, device: Target, tmp_path: Path
 ) -> None:
     artefacts = _artefacts(device, Exporting())
-    files = _written(artefacts.build(parts), tmp_path)
+    files = _write_files(artefacts.build(parts), tmp_path)
     assert device is CPU or set(files) == {".onnx"}
     module, lowered, images = network
     outputs, cost = artefacts.evaluate(
@@ -133,54 +133,54 @@ def test_onnx_file_computes_what_the_network_does(
     assert cost.figures["macs_m"].value > 0
 
 
-def test_measured_latency_and_energy_are_the_file_s(
+def test_latency_and_energy_are_measured_on_file(
     network: tuple[nn.Module, Graph, Tensor], parts: TrainedNetwork, tmp_path: Path
 ) -> None:
     metered = MeasuredEnergy(Quantity(7.0, "measured", 6.0, 8.0), 20.0, 0.0, 27.0, 6, "RAPL")
     for energy in (None, metered):
         artefacts = _artefacts(ORT, Exporting(energy))
-        files = _written(artefacts.build(parts), tmp_path)
+        files = _write_files(artefacts.build(parts), tmp_path)
         _, cost = artefacts.evaluate(files, network[1], [network[2].numpy()])
         assert cost.figures["latency_ms"] == Quantity(2.0, "measured", 1.9, 2.2)
         assert cost.details["drifted"] == 1.0
-        found = cost.figures["energy_mj"]
+        measured = cost.figures["energy_mj"]
         if energy is None:
-            assert found.source == "modelled"
+            assert measured.source == "modelled"
             value = 2.0 * math.sqrt(2.0 * 6.0)  # 2 to 6 W
             below, above = (math.hypot(math.log(3) / 2, math.log(r)) for r in (2 / 1.9, 2.2 / 2))
             expected = value, value * math.exp(-below), value * math.exp(above)
-            assert (found.value, found.low, found.high) == pytest.approx(expected)
+            assert (measured.value, measured.low, measured.high) == pytest.approx(expected)
         else:
-            assert found == metered.figure
+            assert measured == metered.figure
 
 
-@pytest.mark.parametrize(("batch", "read"), [(1, [256, 44, 8]), (100, [200, 100, 8])])
-def test_split_is_read_in_pieces_that_end_in_time(
+@pytest.mark.parametrize(("batch", "n_images"), [(1, [256, 44, 8]), (100, [200, 100, 8])])
+def test_split_is_evaluated_in_bounded_batches(
     network: tuple[nn.Module, Graph, Tensor],
     parts: TrainedNetwork,
     tmp_path: Path,
     batch: int,
-    read: list[int],
+    n_images: list[int],
 ) -> None:
     worker = Exporting()
     artefacts = _artefacts(dataclasses.replace(ORT, batch=batch), worker)
-    files = _written(artefacts.build(parts), tmp_path)
+    files = _write_files(artefacts.build(parts), tmp_path)
     images = np.resize(network[2].numpy(), (308, *network[2].shape[1:]))
     outputs, _ = artefacts.evaluate(files, network[1], [images[:300], images[300:]])
-    assert worker.read == read
+    assert worker.n_images == n_images
     assert np.allclose(outputs, worker.run(files, images), atol=1e-5)
 
 
-def test_cost_of_a_sketch_is_modelled(
+def test_cost_of_sketch_is_modelled(
     network: tuple[nn.Module, Graph, Tensor], parts: TrainedNetwork, tmp_path: Path
 ) -> None:
     artefacts = _artefacts(SKETCH, Exporting())
-    files = _written(artefacts.build(parts), tmp_path)
+    files = _write_files(artefacts.build(parts), tmp_path)
     _, cost = artefacts.evaluate(files, network[1], [network[2].numpy()])
     assert {figure.source for figure in cost.figures.values()} == {"modelled"}
 
 
-class Wrong:
+class WrongOutputs:
     """Files whose outputs are wrong for some images."""
 
     def __init__(self, labels: Tensor, n_wrong: int):
@@ -198,7 +198,7 @@ class Wrong:
         raise AssertionError("nothing is exported")
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
-        raise AssertionError("no space says int8")
+        raise AssertionError("no network is int8")
 
     def evaluate(
         self, files: Files, lowered: Graph, batches: Iterable[NDArray[np.float32]]
@@ -217,7 +217,7 @@ class Wrong:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_accuracy_is_that_of_the_artefact_not_of_the_network(
+def test_accuracy_is_measured_on_artefact(
     tiny: SearchSpace, task: Signature, tmp_path: Path, dtype: str
 ) -> None:
     labels = torch.arange(40) % 10
@@ -225,7 +225,7 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
 
     def images(genotype: Genotype) -> Tensor:
         side = family.resolution(tiny, genotype)
-        return torch.zeros(40, 1, side, side)  # the network says the same of all
+        return torch.zeros(40, 1, side, side)  # the network has the same output for all images
 
     def batches(genotype: Genotype) -> Iterable[tuple[Tensor, Tensor]]:
         return zip(torch.split(images(genotype), 25), torch.split(labels, 25), strict=True)
@@ -238,7 +238,7 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
         ),
         test=batches,
         validation=batches,
-        artefacts=Wrong(labels, 8),
+        artefacts=WrongOutputs(labels, 8),
         task=ClassificationTask(tuple("0123456789")),
         dtype=dtype,
     )
@@ -255,22 +255,22 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
     assert row["so"] == f"models/{genotype.id}.so"
     assert row["weights"] == f"models/{genotype.id}.safetensors"
     assert {"so_sha256", "onnx_sha256", "weights_sha256"} <= set(row)
-    # Read again, as an earlier version wrote it, too; not where its weights are others by now.
+    # Files are reused, also those of earlier versions, unless the weights differ.
     file = tmp_path / f"models/{genotype.id}.json"
-    for weights, is_read in (("", True), ("taught by another", False), ("taught by another", True)):
-        was = file.stat().st_mtime_ns
+    for weights, is_reused in (("", True), ("distilled", False), ("distilled", True)):
+        modified_ns = file.stat().st_mtime_ns
         again = dataclasses.replace(bench, weights={genotype: weights}.__getitem__)
         verify(members, again, Budget(), ("accuracy", "latency_ms"), folder, NullProgress())
-        assert (file.stat().st_mtime_ns == was) is is_read
+        assert (file.stat().st_mtime_ns == modified_ns) is is_reused
     content = json.loads(file.read_text())
     del content["weights"]
     file.write_text(json.dumps(content))
-    was = file.stat().st_mtime_ns
+    modified_ns = file.stat().st_mtime_ns
     verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, NullProgress())
-    assert file.stat().st_mtime_ns == was
+    assert file.stat().st_mtime_ns == modified_ns
 
 
-def test_refusal_of_the_device_is_not_swallowed(
+def test_refusal_of_device_is_raised(
     network: tuple[nn.Module, Graph, Tensor],
     parts: TrainedNetwork,
 ) -> None:
@@ -285,57 +285,55 @@ def test_refusal_of_the_device_is_not_swallowed(
 
 
 @pytest.mark.parametrize(
-    ("ratio", "is_outrun"),
+    ("ratio", "is_slower"),
     [(Quantity(0.7, "measured", 0.6, 0.8), False), (Quantity(0.9, "measured", 0.8, 1.01), True)],
 )
-def test_int8_by_choice_is_on_no_front_where_float32_may_be_as_fast(
+def test_int8_no_faster_than_float32_is_off_front(
     network: tuple[nn.Module, Graph, Tensor],
     tiny: SearchSpace,
     tmp_path: Path,
     ratio: Quantity,
     *,
-    is_outrun: bool,
+    is_slower: bool,
 ) -> None:
-    class InTurns(Exporting):
+    class Interleaved(Exporting):
         def interleaved(self, files: Files, other: Files) -> InterleavedTimings:
-            found = [
-                OrtSession(each[".onnx"].read_bytes()).run(images[:4]) for each in (files, other)
-            ]
-            assert np.abs(found[1] - expected[:4]).max() < 1e-4  # the same in float32
-            assert 1e-4 < np.abs(found[0] - expected[:4]).max() < 0.5
+            outputs = [OrtSession(f[".onnx"].read_bytes()).run(images[:4]) for f in (files, other)]
+            assert np.abs(outputs[1] - expected[:4]).max() < 1e-4  # the same in float32
+            assert 1e-4 < np.abs(outputs[0] - expected[:4]).max() < 0.5
             return InterleavedTimings(Timing(2.0, 1.9, 2.1, 9), Timing(3.0, 2.9, 3.1, 9), ratio)
 
-    module, lowered, drawn = network
-    images = drawn.numpy()
+    module, lowered, inputs = network
+    images = inputs.numpy()
     with torch.no_grad():
-        expected = module(drawn).numpy()
+        expected = module(inputs).numpy()
     in_int8 = dataclasses.replace(lowered, dtype="int8")
-    worker = cast(RetryingPool, InTurns())
-    labels = torch.zeros(len(drawn), dtype=torch.long)
+    worker = cast(RetryingPool, Interleaved())
+    labels = torch.zeros(len(inputs), dtype=torch.long)
     bench = Verifier(
         finetuned=lambda genotype: DeployableNetwork(
-            module, in_int8, quantise(module, in_int8, drawn)
+            module, in_int8, quantise(module, in_int8, inputs)
         ),
-        test=lambda genotype: [(drawn, labels)],
-        validation=lambda genotype: [(drawn, labels)],
+        test=lambda genotype: [(inputs, labels)],
+        validation=lambda genotype: [(inputs, labels)],
         artefacts=base.backend_of(ORT).artefacts(Lent(worker, _plan)),
         task=ClassificationTask(tuple("0123456789")),
         dtype="float32",
     )
     figures = {name: Quantity(1.0, "table") for name in ("accuracy", "latency_ms")}
     members = [Candidate(0, tiny.largest(), figures)]
-    for _ in range(2):  # the second time it is read
+    for _ in range(2):  # the second time from its file
         folder = RunFolder(tmp_path)
         (member,) = verify(
             members, bench, Budget(), ("accuracy", "latency_ms"), folder, NullProgress()
         ).members
         assert member.dtype("float32") == "int8"
-        assert member.int8_is_slower is is_outrun
-        assert member.on_front is member.near_front is not is_outrun
-        assert member.label == ("no faster than in float32" if is_outrun else "")
+        assert member.int8_is_slower is is_slower
+        assert member.on_front is member.near_front is not is_slower
+        assert member.label == ("no faster than in float32" if is_slower else "")
         row = member.row(tiny)
         assert row["verified_int8_over_float32"] == ratio.value
         assert row["verified_float32_latency_ms"] == 3.0
-        assert row["verified_on_front"] is not is_outrun
-    with np.load(tmp_path / f"models/{members[0].id}.answers.npz") as kept:
-        assert kept["models"].tolist() == [f"{members[0].id}-int8"]
+        assert row["verified_on_front"] is not is_slower
+    with np.load(tmp_path / f"models/{members[0].id}.answers.npz") as file:
+        assert file["models"].tolist() == [f"{members[0].id}-int8"]

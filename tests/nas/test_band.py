@@ -17,35 +17,37 @@ VIEW = SearchView("", ("accuracy", "latency_ms"), {})
 
 @pytest.fixture
 def candidates(tiny: SearchSpace) -> list[Candidate]:
-    """Return 30 networks, whose readings are better the more they cost, but for noise."""
+    """Return 30 networks whose noisy accuracies grow with their cost."""
     rng, noise = random.Random(0), np.random.default_rng(0)
     genotypes = list({g.id: g for g in (tiny.sample(rng) for _ in range(60))}.values())[:30]
-    found = []
+    candidate_list = []
     for trial, genotype in enumerate(genotypes):
         cost = 0.1 + 0.02 * trial
-        read = proportion(round(1000 * (0.8 + 0.12 * cost + 0.01 * noise.standard_normal())), 1000)
-        figures = {"accuracy": read, "latency_ms": Quantity(cost, "modelled")}
-        found.append(Candidate(trial, genotype, figures))
-    return found
+        accuracy = proportion(
+            round(1000 * (0.8 + 0.12 * cost + 0.01 * noise.standard_normal())), 1000
+        )
+        figures = {"accuracy": accuracy, "latency_ms": Quantity(cost, "modelled")}
+        candidate_list.append(Candidate(trial, genotype, figures))
+    return candidate_list
 
 
-def test_band_holds_what_may_be_on_the_front_the_most_probable_first(
+def test_most_probable_front_members_come_first(
     tiny: SearchSpace, candidates: list[Candidate]
 ) -> None:
-    found = candidate_posteriors(tiny, candidates, VIEW, {})
-    assert [c.id for c in found.candidates] == [c.id for c in candidates]
-    chosen = found.most_probable(0.3)
-    shares = [found.on_front[c.id] for c in chosen]
+    result = candidate_posteriors(tiny, candidates, VIEW, {})
+    assert [c.id for c in result.candidates] == [c.id for c in candidates]
+    chosen = result.most_probable(0.3)
+    shares = [result.on_front[c.id] for c in chosen]
     assert shares == sorted(shares, reverse=True)
     assert min(shares) >= 0.3
-    assert candidates[0].id in {c.id for c in chosen}, "nothing is as cheap"
-    assert len(found.most_probable(1.0, n_min=7)) >= 7
-    for raw, seen in zip(candidates, found.candidates, strict=True):
-        assert seen.figures["accuracy"].source == "modelled"
-        assert seen.details[columns.read_column("accuracy")] == raw.figures["accuracy"].value
+    assert candidates[0].id in {c.id for c in chosen}, "the cheapest candidate"
+    assert len(result.most_probable(1.0, n_min=7)) >= 7
+    for raw, posterior in zip(candidates, result.candidates, strict=True):
+        assert posterior.figures["accuracy"].source == "modelled"
+        assert posterior.details[columns.read_column("accuracy")] == raw.figures["accuracy"].value
 
 
-def test_what_finishing_brought_is_expected_of_the_others(
+def test_gain_of_fine_tuning_is_predicted_for_others(
     tiny: SearchSpace, candidates: list[Candidate]
 ) -> None:
     finished = {
@@ -64,26 +66,26 @@ def test_infeasible_and_stopped_candidates(tiny: SearchSpace, candidates: list[C
     broken = replace(candidates[3], reason="It does not run.", figures={})
     stopped = replace(candidates[4], stopped=True)
     mixed = [*candidates[:3], broken, stopped, *candidates[5:]]
-    found = candidate_posteriors(tiny, mixed, VIEW, {})
-    assert found.candidates[3] == broken
-    assert broken.id not in found.on_front
-    assert stopped.id in found.on_front
+    result = candidate_posteriors(tiny, mixed, VIEW, {})
+    assert result.candidates[3] == broken
+    assert broken.id not in result.on_front
+    assert stopped.id in result.on_front
 
 
-def test_what_is_finished_first_leaves_no_wide_gap(candidates: list[Candidate]) -> None:
+def test_order_of_fine_tuning_covers_range_of_costs(candidates: list[Candidate]) -> None:
     def at(trial: int, cost: float, probability: float = 0.5) -> Candidate:
         figures = {"accuracy": Quantity(0.9, "measured"), "latency_ms": Quantity(cost, "measured")}
         details = {columns.ON_FRONT: probability}
         return replace(candidates[trial], trial=trial, figures=figures, details=details)
 
     costs = [1.0, 2.0, 4.0, 8.0, 16.0, 60.0, 64.0]
-    wanted = [at(i, cost) for i, cost in enumerate(costs)]
-    order = [c.figures["latency_ms"].value for c in space_filling_order(wanted, [at(7, 100.0)])]
-    assert order[:2] == [1.0, 8.0], "in ratios, and far from what is finished"
+    pending = [at(i, cost) for i, cost in enumerate(costs)]
+    order = [c.figures["latency_ms"].value for c in space_filling_order(pending, [at(7, 100.0)])]
+    assert order[:2] == [1.0, 8.0], "far from finished ones in ratios"
     assert order[-2:] in ([60.0, 64.0], [64.0, 60.0])
     assert sorted(order) == costs
-    wanted[3] = at(3, 8.0, 0.01)
-    order = [c.figures["latency_ms"].value for c in space_filling_order(wanted, [at(7, 100.0)])]
-    assert order[:2] == [1.0, 16.0], "what is hardly on the front waits"
+    pending[3] = at(3, 8.0, 0.01)
+    order = [c.figures["latency_ms"].value for c in space_filling_order(pending, [at(7, 100.0)])]
+    assert order[:2] == [1.0, 16.0], "an improbable member is last"
     assert order[-1] == 8.0
     assert len(space_filling_order([at(0, 0.0), at(1, 0.0)], [])) == 2

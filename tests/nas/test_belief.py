@@ -25,11 +25,11 @@ SPACE = SearchSpace(
 
 
 def _truth(genotype: Genotype) -> float:
-    """Return what choices explain of the accuracy, and a part of its own."""
+    """Return an accuracy that depends on choices and on a random effect."""
     options = genotype.to_dict()
     work = sum("abc".index(str(options[f"c{i}"])) * (1 + 0.3 * i) for i in range(6)) / 10
-    own = 0.05 * math.sin(int(genotype.id, 16))
-    return 1 - 0.25 * math.exp(-0.4 * work * float(options["width"]) / 2 + own)
+    effect = 0.05 * math.sin(int(genotype.id, 16))
+    return 1 - 0.25 * math.exp(-0.4 * work * float(options["width"]) / 2 + effect)
 
 
 def _costs(genotype: Genotype) -> dict[str, Quantity]:
@@ -46,58 +46,60 @@ def _candidates(n: int, n_images: int, seed: int = 0) -> list[Candidate]:
     while len(distinct) < n:
         genotype = SPACE.sample(rng)
         distinct[genotype.id] = genotype
-    found = []
+    candidate_list = []
     for trial, genotype in enumerate(distinct.values()):
         accuracy = Quantity(_truth(genotype), "table")
         if n_images:
             accuracy = proportion(float(noise.binomial(n_images, _truth(genotype))), n_images)
-        found.append(Candidate(trial, genotype, {"accuracy": accuracy, **_costs(genotype)}))
-    return found
+        candidate_list.append(
+            Candidate(trial, genotype, {"accuracy": accuracy, **_costs(genotype)})
+        )
+    return candidate_list
 
 
-def _interval(found: CandidatePosterior) -> tuple[float, float]:
-    assert found.figure.low is not None
-    assert found.figure.high is not None
-    return found.figure.low, found.figure.high
+def _interval(posterior: CandidatePosterior) -> tuple[float, float]:
+    assert posterior.figure.low is not None
+    assert posterior.figure.high is not None
+    return posterior.figure.low, posterior.figure.high
 
 
-def _errors(candidates: Sequence[Candidate], values: Sequence[float]) -> float:
+def _rmse(candidates: Sequence[Candidate], values: Sequence[float]) -> float:
     truth = np.array([_truth(c.genotype) for c in candidates])
     return float(np.sqrt(np.mean((np.array(values) - truth) ** 2)))
 
 
-def test_beliefs_are_nearer_to_the_truth_than_readings_and_their_intervals_hold() -> None:
-    inside, believed, read = [], [], []
+def test_posteriors_beat_observations_and_have_coverage() -> None:
+    covered, posterior_errors, observed_errors = [], [], []
     for seed in range(4):
         candidates = _candidates(80, 500, seed)
-        found = posteriors(SPACE, candidates, OBJECTIVES)
-        ends = [_interval(b) for b in found]
+        estimates = posteriors(SPACE, candidates, OBJECTIVES)
+        ends = [_interval(b) for b in estimates]
         truths = [_truth(c.genotype) for c in candidates]
-        inside += [low <= t <= high for (low, high), t in zip(ends, truths, strict=True)]
-        believed.append(_errors(candidates, [b.figure.value for b in found]))
-        read.append(_errors(candidates, [c.figures["accuracy"].value for c in candidates]))
-        assert all(b.figure.source == "modelled" for b in found)
-        assert all(low <= b.figure.value <= high for b, (low, high) in zip(found, ends))  # noqa: B905
-    assert np.mean(believed) < 0.75 * np.mean(read)
-    assert np.mean(inside) > 0.88
+        covered += [low <= t <= high for (low, high), t in zip(ends, truths, strict=True)]
+        posterior_errors.append(_rmse(candidates, [b.figure.value for b in estimates]))
+        observed_errors.append(_rmse(candidates, [c.figures["accuracy"].value for c in candidates]))
+        assert all(b.figure.source == "modelled" for b in estimates)
+        assert all(low <= b.figure.value <= high for b, (low, high) in zip(estimates, ends))  # noqa: B905
+    assert np.mean(posterior_errors) < 0.75 * np.mean(observed_errors)
+    assert np.mean(covered) > 0.88
 
 
-def test_luckiest_readings_are_not_believed() -> None:
-    over_read, over_believed = [], []
+def test_posteriors_correct_selection_bias() -> None:
+    observed_bias, posterior_bias = [], []
     for seed in range(4):
         candidates = _candidates(80, 500, seed)
-        found = {c.id: b for c, b in zip(candidates, posteriors(SPACE, candidates, OBJECTIVES),
+        estimates = {c.id: b for c, b in zip(candidates, posteriors(SPACE, candidates, OBJECTIVES),
                                          strict=True)}  # fmt: skip
         for member in pareto_front(candidates, OBJECTIVES):
             truth = _truth(member.genotype)
-            over_read.append(member.figures["accuracy"].value - truth)
-            over_believed.append(found[member.id].figure.value - truth)
-    assert np.mean(over_read) > 0.005  # luck
-    assert abs(np.mean(over_believed)) < 0.5 * np.mean(over_read)
+            observed_bias.append(member.figures["accuracy"].value - truth)
+            posterior_bias.append(estimates[member.id].figure.value - truth)
+    assert np.mean(observed_bias) > 0.005  # selection bias
+    assert abs(np.mean(posterior_bias)) < 0.5 * np.mean(observed_bias)
 
 
-def test_probability_of_the_front_is_what_it_says() -> None:
-    said, happened = [], []
+def test_front_probability_is_calibrated() -> None:
+    predicted, observed = [], []
     for seed in range(6):
         candidates = _candidates(60, 500, seed)
         true = [
@@ -105,12 +107,12 @@ def test_probability_of_the_front_is_what_it_says() -> None:
             for c in candidates
         ]
         members = {c.id for c in pareto_front(true, OBJECTIVES)}
-        said += [b.on_front for b in posteriors(SPACE, candidates, OBJECTIVES)]
-        happened += [c.id in members for c in candidates]
-    likely = np.array(said) > 0.5
-    assert np.mean(said) == pytest.approx(np.mean(happened), abs=0.07)
-    assert np.mean(np.array(happened)[likely]) > 0.65
-    assert np.mean(np.array(happened)[~likely]) < 0.25
+        predicted += [b.on_front for b in posteriors(SPACE, candidates, OBJECTIVES)]
+        observed += [c.id in members for c in candidates]
+    likely = np.array(predicted) > 0.5
+    assert np.mean(predicted) == pytest.approx(np.mean(observed), abs=0.07)
+    assert np.mean(np.array(observed)[likely]) > 0.65
+    assert np.mean(np.array(observed)[~likely]) < 0.25
 
 
 @pytest.mark.parametrize(
@@ -122,23 +124,21 @@ def test_probability_of_the_front_is_what_it_says() -> None:
     ],
 )
 @pytest.mark.parametrize("n", [5, 60])
-def test_exact_accuracies_are_believed_and_their_front_is_certain(
-    n: int, objectives: tuple[str, ...]
-) -> None:
+def test_exact_accuracies_are_kept_with_certain_front(n: int, objectives: tuple[str, ...]) -> None:
     candidates = _candidates(n, 0)
-    found = posteriors(SPACE, candidates, objectives)
+    estimates = posteriors(SPACE, candidates, objectives)
     members = {c.id for c in pareto_front(candidates, objectives)}
-    assert [b.on_front for b in found] == [float(c.id in members) for c in candidates]
+    assert [b.on_front for b in estimates] == [float(c.id in members) for c in candidates]
     values = [c.figures["accuracy"].value for c in candidates]
-    assert [b.figure.value for b in found] == pytest.approx(values, abs=1e-9)
+    assert [b.figure.value for b in estimates] == pytest.approx(values, abs=1e-9)
 
 
-def test_precise_reading_holds_and_a_rough_one_follows_the_others() -> None:
+def test_precise_observation_is_kept_and_imprecise_shrunk() -> None:
     candidates = _candidates(60, 2000)
     index = 7
     truth = _truth(candidates[index].genotype)
 
-    def told(std: float) -> Quantity:
+    def posterior_with(std: float) -> Quantity:
         wrong = truth - 0.1
         figure = Quantity(wrong, "measured", wrong - 1.96 * std, wrong + 1.96 * std)
         other = {**candidates[index].figures, "accuracy": figure}
@@ -146,22 +146,24 @@ def test_precise_reading_holds_and_a_rough_one_follows_the_others() -> None:
         changed[index] = replace(candidates[index], figures=other)
         return posteriors(SPACE, changed, OBJECTIVES)[index].figure
 
-    assert told(0.0005).value == pytest.approx(truth - 0.1, abs=0.002)
-    assert abs(told(0.1).value - truth) < 0.04
+    assert posterior_with(0.0005).value == pytest.approx(truth - 0.1, abs=0.002)
+    assert abs(posterior_with(0.1).value - truth) < 0.04
 
 
-def test_another_reading_of_the_same_genotype_counts_and_a_copy_does_not() -> None:
+def test_second_observation_counts_and_copy_does_not() -> None:
     candidates = _candidates(30, 500)
     first = candidates[0]
     plain = posteriors(SPACE, candidates, OBJECTIVES)
     assert posteriors(SPACE, [*candidates, replace(first, trial=99)], OBJECTIVES)[:30] == plain
     better = {**first.figures, "accuracy": Quantity(0.9, "measured", 0.899, 0.901)}
-    *_, again = found = posteriors(SPACE, [*candidates, replace(first, figures=better)], OBJECTIVES)
-    assert found[0] == again
+    *_, again = estimates = posteriors(
+        SPACE, [*candidates, replace(first, figures=better)], OBJECTIVES
+    )
+    assert estimates[0] == again
     assert again.figure.value == pytest.approx(0.9, abs=0.002)
 
 
-def test_rough_reading_of_the_same_value_takes_nothing_from_a_precise_one() -> None:
+def test_imprecise_observation_does_not_widen_combination() -> None:
     precise, rough = (Quantity(0.9, "measured", 0.9 - e, 0.9 + e) for e in (0.01, 0.1))
     for readings in ([precise, rough], [rough, precise]):
         value, std = front_probability._combined(readings)
@@ -169,24 +171,24 @@ def test_rough_reading_of_the_same_value_takes_nothing_from_a_precise_one() -> N
         assert std < precise.std
 
 
-def test_few_candidates_are_believed_as_they_were_read() -> None:
+def test_few_candidates_keep_observed_accuracies() -> None:
     candidates = _candidates(front_probability.MIN_CANDIDATES - 1, 500)
-    found = posteriors(SPACE, candidates, OBJECTIVES)
-    assert [b.figure for b in found] == [c.figures["accuracy"] for c in candidates]
-    cheapest = min(range(len(found)), key=lambda i: candidates[i].figures["latency_ms"].value)
-    assert found[cheapest].on_front == 1
-    assert any(0 < b.on_front < 1 for b in found)
+    estimates = posteriors(SPACE, candidates, OBJECTIVES)
+    assert [b.figure for b in estimates] == [c.figures["accuracy"] for c in candidates]
+    cheapest = min(range(len(estimates)), key=lambda i: candidates[i].figures["latency_ms"].value)
+    assert estimates[cheapest].on_front == 1
+    assert any(0 < b.on_front < 1 for b in estimates)
     assert posteriors(SPACE, [], OBJECTIVES) == []
 
 
-def test_networks_that_do_not_work_are_believed_not_to() -> None:
+def test_useless_network_keeps_low_accuracy() -> None:
     candidates = _candidates(40, 500)
     dead = {**candidates[3].figures, "accuracy": proportion(50, 500)}
     candidates[3] = replace(candidates[3], figures=dead)
     assert posteriors(SPACE, candidates, OBJECTIVES)[3].figure.value == pytest.approx(0.1, abs=0.08)
 
 
-def test_all_right_is_not_believed_to_be_perfect() -> None:
+def test_interval_for_all_correct_is_below_one() -> None:
     candidates = _candidates(40, 500)
     perfect = {**candidates[3].figures, "accuracy": proportion(500, 500)}
     candidates[3] = replace(candidates[3], figures=perfect)
@@ -194,35 +196,35 @@ def test_all_right_is_not_believed_to_be_perfect() -> None:
     assert 0.8 < low < high < 1
 
 
-def test_accuracies_in_per_cent_are_believed_in_per_cent() -> None:
+def test_posteriors_keep_unit_of_accuracy() -> None:
     candidates = _candidates(30, 0)
     per_cent = [
         replace(c, figures={**c.figures, "accuracy": Quantity(100 * _truth(c.genotype), "table")})
         for c in candidates
     ]
-    found = posteriors(SPACE, per_cent, OBJECTIVES)
+    estimates = posteriors(SPACE, per_cent, OBJECTIVES)
     values = [100 * _truth(c.genotype) for c in candidates]
-    assert [b.figure.value for b in found] == pytest.approx(values)
+    assert [b.figure.value for b in estimates] == pytest.approx(values)
 
 
-def test_errors_are_believed_alike_in_any_unit() -> None:
+def test_posteriors_are_independent_of_unit_of_error() -> None:
     candidates = _candidates(20, 0)
 
-    def believed(unit: float) -> list[CandidatePosterior]:
+    def estimates(unit: float) -> list[CandidatePosterior]:
         errors = [unit * (1 - _truth(c.genotype)) for c in candidates]
-        told = [
+        scaled = [
             replace(c, figures={"mae": Quantity(error, "table"), **c.figures})
             for c, error in zip(candidates, errors, strict=True)
         ]
-        return posteriors(SPACE, told, ("mae", "latency_ms"))
+        return posteriors(SPACE, scaled, ("mae", "latency_ms"))
 
-    usual, small = believed(1.0), believed(1e-12)
+    usual, small = estimates(1.0), estimates(1e-12)
     assert [b.on_front for b in small] == [b.on_front for b in usual]
     values = [1e-12 * b.figure.value for b in usual]
     assert [b.figure.value for b in small] == pytest.approx(values, rel=1e-6, abs=0)
 
 
-def test_what_was_not_scored_is_refused_and_can_be_left_out() -> None:
+def test_unscored_candidates_are_refused_or_filtered() -> None:
     candidates = _candidates(10, 500)
     figures = {"latency_ms": candidates[0].figures["latency_ms"]}
     over = replace(candidates[0], figures=figures, reason="over budget")
@@ -232,36 +234,36 @@ def test_what_was_not_scored_is_refused_and_can_be_left_out() -> None:
 
 
 @pytest.mark.slow
-def test_many_candidates_take_seconds_and_all_get_a_belief(
+def test_many_candidates_have_posteriors_within_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     candidates = _candidates(2000, 500)
     start = time.perf_counter()
-    found = posteriors(SPACE, candidates, OBJECTIVES)
+    estimates = posteriors(SPACE, candidates, OBJECTIVES)
     assert time.perf_counter() - start < 30
     monkeypatch.setattr(front_probability, "_MOST", 1000)
     fewer = posteriors(SPACE, candidates, OBJECTIVES)
     values = np.array([[a.figure.value, b.figure.value]
-                       for a, b in zip(found, fewer, strict=True)])  # fmt: skip
+                       for a, b in zip(estimates, fewer, strict=True)])  # fmt: skip
     assert np.abs(values[:, 0] - values[:, 1]).mean() < 0.01
-    read = _errors(candidates, [c.figures["accuracy"].value for c in candidates])
-    assert _errors(candidates, values[:, 1].tolist()) < 0.6 * read
+    observed_error = _rmse(candidates, [c.figures["accuracy"].value for c in candidates])
+    assert _rmse(candidates, values[:, 1].tolist()) < 0.6 * observed_error
 
 
-def test_every_option_may_be_the_only_one() -> None:
+def test_choice_with_single_option_is_supported() -> None:
     space = SearchSpace("s", "f", {"a": (1, 2, 3), "b": ("x", "y", "z"), "only": (4,)}, {})
     candidates = [
         Candidate(i, space.genotype({"a": a, "b": b, "only": 4}),
                   {"accuracy": proportion(100 * a, 500), "latency_ms": Quantity(1.0, "modelled")})
         for i, (a, b) in enumerate(itertools.product((1, 2, 3), "xyz"))
     ]  # fmt: skip
-    found = posteriors(space, candidates, OBJECTIVES)
-    assert sum(b.on_front for b in found) == pytest.approx(1.0, abs=1e-9)
+    estimates = posteriors(space, candidates, OBJECTIVES)
+    assert sum(b.on_front for b in estimates) == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.slow
-def test_sizes_of_networks_tell_what_few_noisy_readings_do_not(small: SearchSpace) -> None:
-    """The accuracy is one of the work and the weights, which no choice says alone."""
+def test_sizes_of_networks_improve_posteriors(small: SearchSpace) -> None:
+    """The accuracy depends on MACs and parameters, which no single choice determines."""
 
     def lower(genotype: Genotype) -> Graph:
         return families.family_of(small).lower(small, genotype, Signature(1, 10))
@@ -270,20 +272,20 @@ def test_sizes_of_networks_tell_what_few_noisy_readings_do_not(small: SearchSpac
         graph = lower(genotype)
         return float(1 - 40 * n_macs(graph) ** -0.3 * n_params(graph) ** -0.2)
 
-    missed = []
+    errors = []
     for seed in range(3):
         rng, noise = random.Random(seed), np.random.default_rng(seed)
         genotypes = [*{g.id: g for g in (small.sample(rng) for _ in range(40))}.values()]
-        readings = [proportion(float(noise.binomial(500, truth(g))), 500) for g in genotypes]
+        observations = [proportion(float(noise.binomial(500, truth(g))), 500) for g in genotypes]
         latency = Quantity(1.0, "modelled")
         candidates = [
-            Candidate(i, g, {"accuracy": read, "latency_ms": latency})
-            for i, (g, read) in enumerate(zip(genotypes, readings, strict=True))
+            Candidate(i, g, {"accuracy": observed, "latency_ms": latency})
+            for i, (g, observed) in enumerate(zip(genotypes, observations, strict=True))
         ]
         for known in (None, lower):
-            found = posteriors(small, candidates, OBJECTIVES, known)
-            away = [b.figure.value - truth(c.genotype)
-                    for b, c in zip(found, candidates, strict=True)]  # fmt: skip
-            missed.append(math.hypot(*away))
-    without, with_sizes = missed[::2], missed[1::2]
+            estimates = posteriors(small, candidates, OBJECTIVES, known)
+            deviations = [b.figure.value - truth(c.genotype)
+                    for b, c in zip(estimates, candidates, strict=True)]  # fmt: skip
+            errors.append(math.hypot(*deviations))
+    without, with_sizes = errors[::2], errors[1::2]
     assert sum(with_sizes) < 0.85 * sum(without)

@@ -1,4 +1,4 @@
-"""Cascades of verified networks: what they come to, and which are listed."""
+"""Cascades of verified networks: their figures and the choice of thresholds."""
 
 import numpy as np
 import pytest
@@ -16,17 +16,17 @@ N = 2000
 
 
 def stage(name: str, latency_ms: float, skill: float, seed: int, **more: float) -> CascadeStage:
-    """Return a network that is right, and sure, where images are easier than its skill."""
-    heard = {}
+    """Return a network that is correct and confident on images easier than its skill."""
+    predictions = {}
     for split, offset in (("validation", 0), ("test", 1)):
         rng = np.random.default_rng(offset)  # the same images for all networks
-        hardness = rng.uniform(0, 1, N)
+        difficulty = rng.uniform(0, 1, N)
         noise = np.random.default_rng([seed, offset]).normal(0, 0.1, N)
-        margin = skill - hardness + noise
-        heard[split] = Predictions(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
+        margin = skill - difficulty + noise
+        predictions[split] = Predictions(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
     costs = {"latency_ms": latency_ms, "energy_mj": 2 * latency_ms, **more}
     return CascadeStage(
-        name, {n: Quantity(v, "compiler-estimate") for n, v in costs.items()}, heard
+        name, {n: Quantity(v, "compiler-estimate") for n, v in costs.items()}, predictions
     )
 
 
@@ -39,42 +39,42 @@ def three() -> list[CascadeStage]:
     ]
 
 
-def test_figures_are_those_of_images_counted_one_by_one(three: list[CascadeStage]) -> None:
-    found = cascades.find_cascades(three, Budget())
-    assert len(found) > 5
-    for cascade in found:
+def test_figures_match_image_by_image_count(three: list[CascadeStage]) -> None:
+    results = cascades.find_cascades(three, Budget())
+    assert len(results) > 5
+    for cascade in results:
         first, second = cascade.first.predictions["test"], cascade.second.predictions["test"]
-        right, spent, n_on = 0, 0.0, 0
+        n_correct, total_ms, n_on = 0, 0.0, 0
         for i in range(N):
             goes_on = first.confidence[i] < cascade.threshold
-            right += int((second if goes_on else first).correct[i])
-            spent += cascade.first.latency_ms + goes_on * cascade.second.latency_ms
+            n_correct += int((second if goes_on else first).correct[i])
+            total_ms += cascade.first.latency_ms + goes_on * cascade.second.latency_ms
             n_on += int(goes_on)
-        seen = cascade.verified
-        assert seen.accuracy.value == pytest.approx(right / N)
-        assert seen.share.value == pytest.approx(n_on / N)
-        expected = seen.costs["expected_latency_ms"]
-        assert expected.value == pytest.approx(spent / N)
+        verified = cascade.verified
+        assert verified.accuracy.value == pytest.approx(n_correct / N)
+        assert verified.share.value == pytest.approx(n_on / N)
+        expected = verified.costs["expected_latency_ms"]
+        assert expected.value == pytest.approx(total_ms / N)
         assert expected.low is not None
         assert expected.high is not None
         assert expected.low < expected.value < expected.high
-        assert seen.costs["expected_energy_mj"].value == pytest.approx(2 * spent / N)
+        assert verified.costs["expected_energy_mj"].value == pytest.approx(2 * total_ms / N)
 
 
-def test_what_is_foreseen_comes_true(three: list[CascadeStage]) -> None:
-    """The half that chose no threshold foresees the test split without a bias."""
-    found = cascades.find_cascades(three, Budget())
-    foreseen = np.array([c.predicted.costs["expected_latency_ms"].value for c in found])
-    came = np.array([c.verified.costs["expected_latency_ms"].value for c in found])
-    assert np.abs(foreseen / came - 1).max() < 0.15
-    assert abs((foreseen / came).mean() - 1) < 0.04
+def test_predicted_latency_matches_verified_latency(three: list[CascadeStage]) -> None:
+    """The half of the split that chose no threshold predicts without a bias."""
+    results = cascades.find_cascades(three, Budget())
+    predicted = np.array([c.predicted.costs["expected_latency_ms"].value for c in results])
+    verified = np.array([c.verified.costs["expected_latency_ms"].value for c in results])
+    assert np.abs(predicted / verified - 1).max() < 0.15
+    assert abs((predicted / verified).mean() - 1) < 0.04
 
 
-def test_the_other_half_chooses(three: list[CascadeStage]) -> None:
+def test_prediction_half_does_not_choose_thresholds(three: list[CascadeStage]) -> None:
     before = [
         (c.first.id, c.second.id, c.threshold) for c in cascades.find_cascades(three, Budget())
     ]
-    for each in three:  # predictions and the test split do not change the choice
+    for each in three:  # neither the prediction half nor the test split
         each.predictions["validation"].correct[1::2] = False
         each.predictions["test"].correct[:] = False
     after = cascades.find_cascades(three, Budget())
@@ -82,21 +82,21 @@ def test_the_other_half_chooses(three: list[CascadeStage]) -> None:
     assert {c.predicted.accuracy.value for c in after} == {0.0}
 
 
-def test_front_is_of_single_networks_too(three: list[CascadeStage]) -> None:
-    found = cascades.find_cascades(three, Budget())
+def test_front_includes_single_networks(three: list[CascadeStage]) -> None:
+    results = cascades.find_cascades(three, Budget())
     points = [(s.predictions["test"].correct.mean(), s.latency_ms) for s in three]
-    seen = [c.verified for c in found]
-    points += [(s.accuracy.value, s.costs["expected_latency_ms"].value) for s in seen]
+    verified = [c.verified for c in results]
+    points += [(s.accuracy.value, s.costs["expected_latency_ms"].value) for s in verified]
     mask = non_dominated(np.array(points), [True, False])
-    assert [c.on_front for c in found] == mask[3:].tolist()
-    ratios = cascades.speedups(three, found)
+    assert [c.on_front for c in results] == mask[3:].tolist()
+    ratios = cascades.speedups(three, results)
     assert ratios
-    assert min(ratios) >= 1  # on the front: nothing as accurate is faster
-    costs = [c.predicted.costs["expected_latency_ms"].value for c in found]
+    assert min(ratios) >= 1  # single networks of that accuracy are slower
+    costs = [c.predicted.costs["expected_latency_ms"].value for c in results]
     assert costs == sorted(costs)
 
 
-def test_worst_case_is_of_both_and_must_fit(three: list[CascadeStage]) -> None:
+def test_worst_case_of_both_networks_is_limited(three: list[CascadeStage]) -> None:
     worst = Cascade(three[0], three[2], 0.5).worst
     assert {name: figure.value for name, figure in worst.items()} == {
         "latency_ms": 11.0, "energy_mj": 22.0, "sram_kib": 20, "flash_kib": 110,
@@ -106,14 +106,14 @@ def test_worst_case_is_of_both_and_must_fit(three: list[CascadeStage]) -> None:
         ({"flash_kib": 120.0}, {("small", "middle"), ("small", "large")}),
         ({"latency_ms": 3.5}, set()),
     ):
-        found = cascades.find_cascades(three, Budget(limits))
-        pairs = {(c.first.id, c.second.id) for c in found}
+        results = cascades.find_cascades(three, Budget(limits))
+        pairs = {(c.first.id, c.second.id) for c in results}
         assert pairs <= allowed
         assert bool(pairs) == bool(allowed)
 
 
-def test_unsure_networks_that_know_better_make_no_cascade() -> None:
-    """Where the slow network is wrong wherever the fast one is, nothing is gained."""
+def test_networks_with_same_errors_make_no_cascade() -> None:
+    """The slow network is wrong on the same images as the fast one."""
     fast = stage("fast", 1.0, 0.8, 1)
     slow = CascadeStage(
         "slow", {**fast.costs, "latency_ms": Quantity(2.0, "measured")}, fast.predictions
@@ -121,7 +121,7 @@ def test_unsure_networks_that_know_better_make_no_cascade() -> None:
     assert cascades.find_cascades([fast, slow], Budget()) == []
 
 
-def test_too_few_images_say_nothing(three: list[CascadeStage]) -> None:
+def test_too_few_images_make_no_cascade(three: list[CascadeStage]) -> None:
     few = [
         CascadeStage(
             s.id,
@@ -132,36 +132,36 @@ def test_too_few_images_say_nothing(three: list[CascadeStage]) -> None:
     ]
     assert cascades.find_cascades(few, Budget()) == []
     assert cascades.find_cascades([], Budget()) == []
-    mixed = [few[0], three[1]]  # not of the same images
+    mixed = [few[0], three[1]]  # different numbers of images
     assert cascades.find_cascades(mixed, Budget()) == []
 
 
-def test_cascades_here_and_over_a_link_share_a_front(three: list[CascadeStage]) -> None:
+def test_local_and_linked_cascades_share_a_front(three: list[CascadeStage]) -> None:
     small, middle, large = three
     link = CascadeLink("server", latency_ms=0.0, usd_per_m=0.0)
     fast = CascadeStage(
         "fast", {**large.costs, "latency_ms": Quantity(0.1, "measured")}, large.predictions
     )
-    found = cascades.find_cascades([small, middle], Budget(), [fast], link)
-    assert {c.second.id for c in found} == {"fast"}  # nothing here is as good as what it reaches
+    results = cascades.find_cascades([small, middle], Budget(), [fast], link)
+    assert {c.second.id for c in results} == {"fast"}  # local cascades are dominated
 
 
 def test_second_network_on_another_target(three: list[CascadeStage]) -> None:
     small, _, large = three
     link = CascadeLink("server", latency_ms=20.0, usd_per_m=3.0)
     budget = Budget({"flash_kib": 12.0, "latency_ms": 31.0})
-    found = cascades.find_cascades([small], budget, [large], link)
-    assert found  # what is elsewhere takes no flash here
-    for cascade in found:
+    results = cascades.find_cascades([small], budget, [large], link)
+    assert results  # the second network needs no local flash
+    for cascade in results:
         assert cascade.worst["latency_ms"].value == 31.0
         assert cascade.worst["flash_kib"].value == 10
         share, costs = cascade.verified.share.value, cascade.verified.costs
         assert costs["expected_latency_ms"].value == pytest.approx(1 + 30 * share)
         assert costs["expected_usd_per_m"].value == pytest.approx(3 * share)
-        assert "expected_energy_mj" not in costs  # what the radio takes is not known
+        assert "expected_energy_mj" not in costs  # the energy of the link is unknown
         assert cascade.row("accuracy")["second_target"] == "server"
     assert cascades.find_cascades([small], Budget({"latency_ms": 30.9}), [large], link) == []
-    # A limit of what one of them is not known by is not met; p99 is waited for like the mean.
+    # A limit of a metric that one network lacks is not met; p99 latencies add up.
     assert cascades.find_cascades([small], Budget({"latency_p99_ms": 1e9}), [large], link) == []
     slow = Quantity(40.0, "measured")
     late = [
@@ -174,21 +174,21 @@ def test_second_network_on_another_target(three: list[CascadeStage]) -> None:
         "large", {**large.costs, "cost_usd_per_m": Quantity(2.0, "modelled")}, large.predictions
     )
     (first, *_) = cascades.find_cascades([small], budget, [priced], link)
-    seen = first.verified
-    assert seen.costs["expected_usd_per_m"].value == pytest.approx(5 * seen.share.value)
+    verified = first.verified
+    assert verified.costs["expected_usd_per_m"].value == pytest.approx(5 * verified.share.value)
 
 
 N_DRAWS = 2000
 
 
-def _drawn(quantity: Quantity, normal: Array) -> Array:
+def _draw(quantity: Quantity, normal: Array) -> Array:
     below, above = quantity.value - quantity.lower, quantity.upper - quantity.value
     width = np.where(normal < 0, below, above) / NORMAL_95
     return np.asarray(quantity.value + width * normal)
 
 
 def _check_interval(quantity: Quantity, draws: Array) -> None:
-    """Check that an interval holds 95 % of draws and is not wider than theirs."""
+    """Check that an interval covers 95 % of draws and is at most 10 % wider than theirs."""
     inside = np.mean((quantity.lower <= draws) & (draws <= quantity.upper))
     assert 0.93 <= inside <= 0.97
     low, high = np.quantile(draws, [0.025, 0.975])
@@ -196,18 +196,18 @@ def _check_interval(quantity: Quantity, draws: Array) -> None:
 
 
 def _costs(source: QuantitySource) -> tuple[list[Quantity], list[Array]]:
-    """Return costs of three parts with draws: of one model the same error, else independent."""
+    """Return costs of three parts with draws: equal errors if modelled, else independent."""
     rng = np.random.default_rng(0)
     costs = [Quantity(v, source, 0.9 * v, 1.15 * v) for v in (1.0, 1.2, 0.8)]
     errors = rng.normal(size=(3, N_DRAWS))
     if source != "measured":
         errors[:] = errors[0]
-    return costs, [_drawn(cost, error) for cost, error in zip(costs, errors, strict=True)]
+    return costs, [_draw(cost, error) for cost, error in zip(costs, errors, strict=True)]
 
 
 @pytest.mark.parametrize("source", ["measured", "modelled", "table"])
-def test_intervals_of_sums_hold_95_percent_and_are_not_wide(source: QuantitySource) -> None:
-    """Sums over segments, and over the networks of a cascade; also as images per second."""
+def test_intervals_of_sums_cover_95_percent_of_draws(source: QuantitySource) -> None:
+    """Sums over segments and over the networks of a cascade; also throughput."""
     costs, draws = _costs(source)
     _check_interval(combine_quantities("latency_ms", costs), sum(draws, np.zeros(N_DRAWS)))
     stages = [
@@ -221,15 +221,15 @@ def test_intervals_of_sums_hold_95_percent_and_are_not_wide(source: QuantitySour
 
 @pytest.mark.parametrize("n_images", [500, 100_000])
 @pytest.mark.parametrize("source", ["measured", "modelled"])
-def test_intervals_of_expected_costs_hold_95_percent_and_are_not_wide(
+def test_intervals_of_expected_costs_cover_95_percent(
     source: QuantitySource, n_images: int
 ) -> None:
-    """Of early exits with two exits, and of cascades."""
+    """Expected costs of cascades and of networks with two early exits."""
     costs, draws = _costs(source)
     rng = np.random.default_rng(1)
     reached = np.array([1.0, 0.6, 0.3])
-    left = rng.multinomial(n_images, [0.4, 0.3, 0.3], size=N_DRAWS) / n_images
-    shares = np.stack([np.ones(N_DRAWS), 1 - left[:, 0], left[:, 2]])
+    exit_shares = rng.multinomial(n_images, [0.4, 0.3, 0.3], size=N_DRAWS) / n_images
+    shares = np.stack([np.ones(N_DRAWS), 1 - exit_shares[:, 0], exit_shares[:, 2]])
     half = NORMAL_95 * np.sqrt(reached * (1 - reached) / n_images)
     fractions = [
         Quantity(p, "measured", p - w, p + w) for p, w in zip(reached.tolist(), half, strict=True)

@@ -1,4 +1,4 @@
-"""Studies as optuna-dashboard shows them, by its own program and JSON interface."""
+"""Studies in optuna-dashboard, through its program and JSON interface."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 @contextlib.contextmanager
 def _dashboard(study: Path) -> Iterator[str]:
-    """Run the dashboard on a study; give its address."""
+    """Run the dashboard on a study; yield its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -58,7 +58,7 @@ def _get(address: str) -> Any:
 
 
 @pytest.mark.slow
-def test_dashboard_shows_a_search_while_it_runs(tiny: SearchSpace, tmp_path: Path) -> None:
+def test_dashboard_shows_running_search(tiny: SearchSpace, tmp_path: Path) -> None:
     limit = size(tiny.largest()) - 8
     problem = loop.SearchProblem(tiny, Budget({"latency_ms": limit}), SizeCost(), SizeAccuracy())
     path, random = tmp_path / "study.db", SamplerConfig("random")
@@ -72,7 +72,7 @@ def test_dashboard_shows_a_search_while_it_runs(tiny: SearchSpace, tmp_path: Pat
             assert len(_get(detail)["trials"]) == 30
             loop.run_trials(problem, study, random, 0, 40, NullProgress())
             until = time.monotonic() + 60
-            while len((shown := _get(detail))["trials"]) < 40:  # it looks every two seconds
+            while len((shown := _get(detail))["trials"]) < 40:  # it refreshes every two seconds
                 assert time.monotonic() < until
                 time.sleep(0.5)
     assert shown["objective_names"] == list(OBJECTIVES)
@@ -93,19 +93,17 @@ def test_dashboard_shows_a_search_while_it_runs(tiny: SearchSpace, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_marks_for_the_dashboard_are_not_seen_by_samplers(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
+def test_dashboard_constraints_do_not_affect_samplers(tiny: SearchSpace, tmp_path: Path) -> None:
     limit = size(tiny.largest()) - 8
     problem = loop.SearchProblem(tiny, Budget({"latency_ms": limit}), SizeCost(), SizeAccuracy())
     sampler = SamplerConfig("nsga2", 8)
-    found = []
+    results = []
     for i, parts in enumerate([(24,), (12, 24)]):
-        for n in parts:  # each as a command of its own, that reads what the one before wrote
+        for n in parts:  # separate commands, each resumes the study
             with contextlib.closing(LocalStudy(tmp_path / f"{i}.db", tiny, OBJECTIVES)) as study:
                 loop.run_trials(problem, study, sampler, 0, n, NullProgress())
-        found.append(study.candidates)
-    assert found[0] == found[1]
-    assert any(candidate.state == "infeasible" for candidate in found[0])
+        results.append(study.candidates)
+    assert results[0] == results[1]
+    assert any(candidate.state == "infeasible" for candidate in results[0])
     stored = optuna.load_study(study_name="hwnas", storage=f"sqlite:///{tmp_path / '1.db'}")
     assert {"latency_ms", "target"} <= stored.trials[-1].constraints.keys()

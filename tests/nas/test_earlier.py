@@ -1,4 +1,4 @@
-"""Earlier searches from which another one starts, or near which a kit is written."""
+"""Earlier searches used by ``start_from`` and ``front_of``."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,8 +38,8 @@ def _config(target: str, storage: str | None) -> Row:
     }  # fmt: skip
 
 
-def _searched(path: Path, file: Path, space: SearchSpace, costs: Sequence[str]) -> list[Candidate]:
-    """Write what a search of three networks leaves behind, its study in a file."""
+def _write_run(path: Path, file: Path, space: SearchSpace, costs: Sequence[str]) -> list[Candidate]:
+    """Write the run folder of a search of three networks, with its study in a file."""
     objectives, run = ("accuracy", *costs), RunFolder(path)
     is_shared = file.parent != path
     config = _config("a", database.sqlite_url(file) if is_shared else None)
@@ -50,14 +50,14 @@ def _searched(path: Path, file: Path, space: SearchSpace, costs: Sequence[str]) 
         "status": "finished",
         "config": config,
     }
-    own = {target: {"config": _config(target, None)} for target in "ab"}
+    target_configs = {target: {"config": _config(target, None)} for target in "ab"}
     if costs is OF_BOTH:
-        manifest |= {"objectives": objectives, "targets": own}
-        part = {**manifest, **own["b"], "part_of": ".."}
+        manifest |= {"objectives": objectives, "targets": target_configs}
+        part = {**manifest, **target_configs["b"], "part_of": ".."}
         run.write_json("b/manifest.json", {n: v for n, v in part.items() if n != "targets"})
     run.write_json("manifest.json", manifest)
-    joined = Membership(StudyConfig(), database.sqlite_url(file), "hwnas", objectives, {})
-    study, sampler = SharedStudy(joined, space), RandomSampler(seed=0)
+    membership = Membership(StudyConfig(), database.sqlite_url(file), "hwnas", objectives, {})
+    study, sampler = SharedStudy(membership, space), RandomSampler(seed=0)
     for _ in range(3):
         trial = study.ask(sampler, 3)
         assert trial is not None
@@ -70,17 +70,17 @@ def _searched(path: Path, file: Path, space: SearchSpace, costs: Sequence[str]) 
     return study.candidates
 
 
-def _first(path: Path, space: SearchSpace) -> list[str]:
+def _start_ids(path: Path, space: SearchSpace) -> list[str]:
     config: Any = SimpleNamespace(start_from=str(path), study=StudyConfig())
     networks: Any = SimpleNamespace(space=space)
     none: Any = None
     return [genotype.id for genotype in SearchComponents(config, networks, none).first]
 
 
-def _near(
+def _candidates_near(
     path: Path, space: SearchSpace, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[str, float]]:
-    """Return what a kit near a search is chosen from: ids with their latency."""
+    """Return the candidates for a kit near a search: ids with latencies."""
     known: list[Candidate] = []
     config: Any = SimpleNamespace(front_of=path, n=4, target=SimpleNamespace(name=target))
     parts: Any = SimpleNamespace(space=space, lower=None)
@@ -93,69 +93,71 @@ def _near(
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_search_in_a_database_is_started_from(
+def test_search_starts_from_run_in_database(
     tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
-    known = _searched(tmp_path / "run", tmp_path / "shared.db", tiny, MS)
+    known = _write_run(tmp_path / "run", tmp_path / "shared.db", tiny, MS)
     if not is_there:
         (tmp_path / "shared.db").unlink()
     ids = [candidate.id for candidate in known]
-    assert _first(tmp_path / "run", tiny) == ids
-    near = _near(tmp_path / "run", tiny, "c", monkeypatch)
+    assert _start_ids(tmp_path / "run", tiny) == ids
+    near = _candidates_near(tmp_path / "run", tiny, "c", monkeypatch)
     assert near == [(name, i + 1.0) for i, name in enumerate(ids)]
-    assert (tmp_path / "shared.db").exists() == is_there, "made by reading"
+    assert (tmp_path / "shared.db").exists() == is_there, "created by reading"
 
 
-def test_search_for_several_targets_is_started_from(
+def test_search_starts_from_run_for_several_targets(
     tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    seen = _searched(run, run / "study.db", tiny, OF_BOTH)
-    ids = [c.id for c in seen]
+    known = _write_run(run, run / "study.db", tiny, OF_BOTH)
+    ids = [c.id for c in known]
     near = [(name, i + 1.0) for i, name in enumerate(ids)]
     for path in (run, run / "b"):
-        assert _first(path, tiny) == ids
-        assert _near(path, tiny, "b", monkeypatch) == near
+        assert _start_ids(path, tiny) == ids
+        assert _candidates_near(path, tiny, "b", monkeypatch) == near
     figures = {name: Quantity(9.0, "modelled") for name in ("accuracy", *MS)}
-    believed = Candidate(0, seen[0].genotype, figures)
-    RunFolder(run / "b").write_parquet("candidates.parquet", [believed.row(tiny, "accuracy")])
-    assert _near(run / "b", tiny, "b", monkeypatch) == [(ids[0], 9.0)], "as the search went by"
+    estimated = Candidate(0, known[0].genotype, figures)
+    RunFolder(run / "b").write_parquet("candidates.parquet", [estimated.row(tiny, "accuracy")])
+    assert _candidates_near(run / "b", tiny, "b", monkeypatch) == [(ids[0], 9.0)], (
+        "as the search used them"
+    )
     with pytest.raises(
         RunError, match=r"front_of=.*run: .* for the targets a, b, not for c. .* front_of=.*run/a"
     ):
-        _near(run, tiny, "c", monkeypatch)
+        _candidates_near(run, tiny, "c", monkeypatch)
 
 
-def test_earlier_search_of_which_trials_may_lack_is_refused(
+def test_incomplete_earlier_search_is_refused(
     tiny: SearchSpace, small: SearchSpace, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    _searched(run, run / "study.db", tiny, MS)
+    _write_run(run, run / "study.db", tiny, MS)
     with pytest.raises(
         SpaceError, match="is of search space 'tiny', but this search uses mbconv_small"
     ):
-        _first(run, small)
+        _start_ids(run, small)
     text = (run / "manifest.json").read_text()
     edit(run, "status", "running")
-    assert len(_first(run, tiny)) == 3
+    assert len(_start_ids(run, tiny)) == 3
     (run / "study.db").unlink()
     with pytest.raises(RunError, match=r"start_from=.*: .* not finished, .*Restore .* run.resume="):
-        _first(run, tiny)
+        _start_ids(run, tiny)
     with pytest.raises(RunError, match=r"from a backup, or start a new search\.$"):
         check_resumable(Run.load(run, "run.resume"))
     (run / "manifest.json").write_text(text)
     with pytest.raises(RunError, match=rf"from a backup, or .* start_from={run}$"):
         check_resumable(Run.load(run, "run.resume"))
-    assert len(_first(run, tiny)) == 3
+    assert len(_start_ids(run, tiny)) == 3
 
 
-def _believe(path: Path, space: SearchSpace, read: Sequence[Candidate]) -> None:
-    """Write what the end of a search leaves: another accuracy, beside what was read."""
+def _write_posteriors(path: Path, space: SearchSpace, observed: Sequence[Candidate]) -> None:
+    """Write the final candidates: estimated accuracies beside the observed ones."""
     rows = []
-    for candidate in read:
+    for candidate in observed:
         figures = {**candidate.figures, "accuracy": Quantity(9.0, "modelled", 8.0, 10.0)}
-        told = {"accuracy_read": candidate.figures["accuracy"].value}
-        rows.append(replace(candidate, figures=figures, details=told).row(space, "accuracy"))
+        details = {"accuracy_read": candidate.figures["accuracy"].value}
+        rows.append(replace(candidate, figures=figures, details=details).row(space, "accuracy"))
     RunFolder(path).write_parquet("candidates.parquet", rows)
 
 
@@ -163,34 +165,30 @@ def _accuracies(run: ComparedRun) -> list[Quantity]:
     return [point.figures["accuracy"] for point in run.scored]
 
 
-def test_figures_as_searched_are_those_that_were_read_of_finished_searches_too(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
+def test_finished_search_keeps_observed_accuracies(tiny: SearchSpace, tmp_path: Path) -> None:
     run, box = tmp_path / "run", spanned(np.array([[1.0, 1.0], [3.0, 3.0]]), PAIR)
-    known = _searched(run, run / "study.db", tiny, MS)
-    read = [candidate.figures["accuracy"] for candidate in known]
-    _believe(run, tiny, known)
+    known = _write_run(run, run / "study.db", tiny, MS)
+    observed = [candidate.figures["accuracy"] for candidate in known]
+    _write_posteriors(run, tiny, known)
     finished, text = run_fronts.read_run_folder(run), (run / "manifest.json").read_text()
     edit(run, "status", "running")
-    going = run_fronts.read_run_folder(run)
-    assert _accuracies(finished) == _accuracies(going) == read
-    assert tables.convergence([finished], box, PAIR) == tables.convergence([going], box, PAIR)
+    running = run_fronts.read_run_folder(run)
+    assert _accuracies(finished) == _accuracies(running) == observed
+    assert tables.convergence([finished], box, PAIR) == tables.convergence([running], box, PAIR)
     assert {c.figures["accuracy"].value for c in finished.candidates} == {9.0}
     (run / "manifest.json").write_text(text)
     (run / "study.db").unlink()
     without = run_fronts.read_run_folder(run)
-    assert _accuracies(without) == [Quantity(figure.value, "modelled") for figure in read]
+    assert _accuracies(without) == [Quantity(figure.value, "modelled") for figure in observed]
     assert without.notes[-1] == "accuracy as observed has no intervals in candidates.parquet"
 
 
-def test_figures_as_searched_of_one_of_several_targets_are_those_that_were_read(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
-    known = _searched(tmp_path, tmp_path / "study.db", tiny, OF_BOTH)
+def test_target_of_search_keeps_observed_accuracies(tiny: SearchSpace, tmp_path: Path) -> None:
+    known = _write_run(tmp_path, tmp_path / "study.db", tiny, OF_BOTH)
     plain = [
         replace(c, figures={n: c.figures["accuracy"] for n in ("accuracy", *MS)}) for c in known
     ]
-    _believe(tmp_path / "b", tiny, plain)
-    found = run_fronts.read_run_folder(tmp_path / "b")
-    assert _accuracies(found) == [c.figures["accuracy"] for c in known]
-    assert {c.figures["accuracy"].value for c in found.candidates} == {9.0}
+    _write_posteriors(tmp_path / "b", tiny, plain)
+    compared = run_fronts.read_run_folder(tmp_path / "b")
+    assert _accuracies(compared) == [c.figures["accuracy"] for c in known]
+    assert {c.figures["accuracy"].value for c in compared.candidates} == {9.0}

@@ -42,13 +42,13 @@ def _explain(candidate: Candidate) -> explanation.Explanation:
     return explanation.explain(ALL, candidate.id, OBJECTIVES)
 
 
-def test_what_came_to_the_front_and_was_beaten_later() -> None:
+def test_candidate_removed_from_front_names_its_successor() -> None:
     explained = _explain(E)
     assert explained.before is not None
     assert explained.before.n_others == 3
     assert explained.before.beaten == [A, C]
     assert explained.before.beaten_by == []
-    assert explained.displaced == [A]  # c had not been on the front
+    assert explained.displaced == [A]  # c was not on the front
     assert explained.now is not None
     assert explained.now.beaten_by == [F]
     assert explained.removed_by == F
@@ -56,18 +56,18 @@ def test_what_came_to_the_front_and_was_beaten_later() -> None:
     assert explained.neighbours == (None, None)
 
 
-def test_what_was_beaten_when_it_came() -> None:
+def test_candidate_dominated_from_start_names_dominators() -> None:
     explained = _explain(C)
     assert explained.before is not None
     assert explained.now is not None
     assert explained.before.beaten_by == [A, B]
     assert explained.displaced == []
-    assert explained.removed_by is None  # it never was on the front
-    # b and f, which are on the front; then the others, the nearest first
+    assert explained.removed_by is None  # it was not on the front
+    # first b and f, which are on the front; then the others by distance
     assert [c.trial for c in explained.now.beaten_by] == [1, 6, 0, 4, 7]
 
 
-def test_member_of_the_front_has_neighbours_and_its_trials() -> None:
+def test_front_member_has_neighbours_and_trials() -> None:
     explained = _explain(B)
     assert explained.on_front
     assert explained.trials == [1, 5]
@@ -76,20 +76,20 @@ def test_member_of_the_front_has_neighbours_and_its_trials() -> None:
     assert _explain(F).neighbours == (B, None)
 
 
-def test_of_equals_the_first_is_on_the_front() -> None:
+def test_first_of_equal_candidates_is_on_front() -> None:
     explained = _explain(G)
     assert explained.now is not None
     assert explained.now.beaten_by == [B]
     assert not explained.on_front
 
 
-def test_infeasible_candidate_has_no_standing_and_no_part_in_that_of_others() -> None:
+def test_infeasible_candidate_is_not_compared() -> None:
     explained = _explain(D)
     assert explained.before is explained.now is None
     assert not explained.on_front
 
 
-def test_what_a_target_cannot_run_has_no_standing_and_no_part_in_that_of_others() -> None:
+def test_candidate_that_target_cannot_run_is_not_compared() -> None:
     only_a = Candidate(1, Genotype("s", (("name", "x"),)), {"accuracy": Quantity(0.9, "measured")})
     candidates = [A, only_a, E]
     explained = explanation.explain(candidates, only_a.id, OBJECTIVES)
@@ -101,7 +101,7 @@ def test_what_a_target_cannot_run_has_no_standing_and_no_part_in_that_of_others(
     assert other.on_front
 
 
-def test_being_beaten_by_nothing_is_being_on_the_front() -> None:
+def test_non_dominated_candidates_are_on_front() -> None:
     rng = random.Random(0)
     candidates = [
         _candidate(i, str(i), rng.randrange(12) / 12, float(rng.randrange(12))) for i in range(80)
@@ -112,7 +112,7 @@ def test_being_beaten_by_nothing_is_being_on_the_front() -> None:
         assert explained.on_front == (candidate.id in front)
 
 
-def test_front_at_the_time_is_what_a_shorter_search_would_have_had() -> None:
+def test_earlier_front_equals_front_of_shorter_search() -> None:
     rng = random.Random(1)
     candidates = [_candidate(i, str(i), rng.random(), rng.random()) for i in range(40)]
     on_front: set[str] = set()
@@ -124,12 +124,12 @@ def test_front_at_the_time_is_what_a_shorter_search_would_have_had() -> None:
         assert on_front == {c.id for c in pareto_front(candidates[: i + 1], OBJECTIVES)}
 
 
-def test_id_may_be_cut_off() -> None:
+def test_id_may_be_abbreviated() -> None:
     assert explanation.find(ALL, A.id) == A.id
     assert explanation.find(ALL, A.id[:8]) == A.id
 
 
-def test_unknown_and_ambiguous_ids_name_the_nearest() -> None:
+def test_error_for_unknown_id_names_similar_ids() -> None:
     misspelt = A.id[:-1] + ("0" if A.id[-1] != "0" else "1")
     with pytest.raises(ConfigError, match=f"none of 7 candidates has this id. Similar ids: {A.id}"):
         explanation.find(ALL, misspelt)
@@ -138,12 +138,12 @@ def test_unknown_and_ambiguous_ids_name_the_nearest() -> None:
         explanation.find(many, many[0].id[0])
 
 
-def test_intervals_that_held_are_counted_for_what_was_scored() -> None:
+def test_interval_coverage_counts_scored_candidates() -> None:
     proposals = {c.trial: Proposal("startup") for c in ALL}
     for candidate, interval in ((A, (0.7, 0.9)), (B, (0.75, 0.9)), (D, (0.1, 0.9))):
         proposals[candidate.trial] = Proposal("gain", expected=(0.8, *interval))
     assert explanation.n_within_intervals(ALL, proposals) == (1, 2)
-    # What was stopped because it came out worse counts, too.
+    # Candidates stopped early count, too.
     stopped = replace(C, trial=8, genotype=Genotype("s", (("name", "h"),)), stopped=True)
     proposals[8] = Proposal("gain", expected=(0.8, 0.7, 0.9))
     assert explanation.n_within_intervals([*ALL, stopped], proposals) == (1, 3)

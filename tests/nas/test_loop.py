@@ -48,26 +48,24 @@ def _search(
 
 
 @pytest.mark.parametrize("name", few_of(["pareto", "nsga2", "gp", "tpe", "random"], 1))
-def test_search_cut_off_anywhere_goes_on_as_if_it_had_not_been(
+def test_resumed_search_equals_uninterrupted_search(
     tiny: SearchSpace, tmp_path: Path, name: str
 ) -> None:
     n = 18 if name == "gp" else 36
-    whole = _search(tiny, tmp_path / "whole.db", n, name=name)
+    uninterrupted = _search(tiny, tmp_path / "whole.db", n, name=name)
     for part in (n // 6, n // 2 + 3):
         _search(tiny, tmp_path / "cut.db", part, name=name)
     resumed = _search(tiny, tmp_path / "cut.db", n, name=name)
-    assert resumed == whole
+    assert resumed == uninterrupted
     assert [candidate.trial for candidate in resumed] == list(range(n))
 
 
 @pytest.mark.slow
-def test_evolution_goes_on_after_more_generations_than_python_recurses(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
-    """Optuna would select the parents of a resumed study generation by generation, by recursion."""
+def test_evolution_resumes_beyond_recursion_limit(tiny: SearchSpace, tmp_path: Path) -> None:
+    """Optuna alone would select the parents of a resumed study recursively."""
     config = SamplerConfig("nsga2", population_size=2)
 
-    def go_on(path: Path, n_trials: int) -> list[str]:
+    def search_ids(path: Path, n_trials: int) -> list[str]:
         study = LocalStudy(path, tiny, OBJECTIVES)
         problem = loop.SearchProblem(tiny, Budget(), SizeCost(), SizeAccuracy())
         loop.run_trials(problem, study, config, 0, n_trials, NullProgress())
@@ -75,37 +73,35 @@ def test_evolution_goes_on_after_more_generations_than_python_recurses(
         return [candidate.id for candidate in study.candidates]
 
     limit = sys.getrecursionlimit()
-    whole = go_on(tmp_path / "whole.db", 304)
-    assert go_on(tmp_path / "cut.db", 300) == whole[:300]
-    sys.setrecursionlimit(len(inspect.stack()) + 220)  # the rest of a search needs less
+    uninterrupted = search_ids(tmp_path / "whole.db", 304)
+    assert search_ids(tmp_path / "cut.db", 300) == uninterrupted[:300]
+    sys.setrecursionlimit(len(inspect.stack()) + 220)  # enough for the rest of a search
     try:
-        assert go_on(tmp_path / "cut.db", 304) == whole
+        assert search_ids(tmp_path / "cut.db", 304) == uninterrupted
     finally:
         sys.setrecursionlimit(limit)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", few_of(["pareto", "nsga2"], 1))
-def test_search_that_stops_reading_goes_on_as_if_it_had_not_been_cut_off(
+def test_resumed_search_with_early_stopping_is_equal(
     tiny: SearchSpace, tmp_path: Path, name: str
 ) -> None:
-    whole = _search(tiny, tmp_path / "whole.db", 40, name=name, evaluator=BitAccuracy())
-    assert any(candidate.state == "stopped" for candidate in whole)
+    uninterrupted = _search(tiny, tmp_path / "whole.db", 40, name=name, evaluator=BitAccuracy())
+    assert any(candidate.state == "stopped" for candidate in uninterrupted)
     for part in (7, 23, 40):
         resumed = _search(tiny, tmp_path / "cut.db", part, name=name, evaluator=BitAccuracy())
-    assert resumed == whole
+    assert resumed == uninterrupted
 
 
-def test_what_was_stopped_is_dominated_and_told_the_same_when_it_comes_again(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
+def test_stopped_candidates_are_dominated_and_cached(tiny: SearchSpace, tmp_path: Path) -> None:
     evaluator = BitAccuracy()
     candidates = _search(tiny, tmp_path / "s.db", 80, evaluator=evaluator)
     stopped = [c for c in candidates if c.state == "stopped"]
     front = pareto_front(candidates, OBJECTIVES)
     assert {c.id for c in stopped} == set(evaluator.stopped)
-    assert len(stopped) > len(set(evaluator.stopped))  # some came again
-    assert len(evaluator.asked) == len({c.id for c in candidates})
+    assert len(stopped) > len(set(evaluator.stopped))  # some are repeated
+    assert len(evaluator.requested) == len({c.id for c in candidates})
     first = {c.id: c for c in reversed(stopped)}
     for candidate in stopped:
         assert candidate.figures == first[candidate.id].figures
@@ -120,7 +116,7 @@ def test_what_was_stopped_is_dominated_and_told_the_same_when_it_comes_again(
         assert member.figures["accuracy"].value == evaluator.right(member.genotype).mean()
 
 
-def test_front_holds_nothing_that_was_not_read_whole(tiny: SearchSpace, tmp_path: Path) -> None:
+def test_front_excludes_stopped_candidates(tiny: SearchSpace, tmp_path: Path) -> None:
     candidates = _search(tiny, tmp_path / "s.db", 20)
     member = pareto_front(candidates, OBJECTIVES)[-1]
     others = [replace(c, stopped=c.id == member.id) for c in candidates]
@@ -129,22 +125,20 @@ def test_front_holds_nothing_that_was_not_read_whole(tiny: SearchSpace, tmp_path
 
 @pytest.mark.parametrize("name", few_of(["random", *(s for s in SAMPLERS if s != "random")], 1))
 def test_other_seeds_propose_other_candidates(tiny: SearchSpace, tmp_path: Path, name: str) -> None:
-    n = 20  # beyond the ladder that every search begins with
+    n = 20  # more than the initial ladder
     a = _search(tiny, tmp_path / "a.db", n, name=name, seed=0)
     b = _search(tiny, tmp_path / "b.db", n, name=name, seed=1)
     assert [c.id for c in a] != [c.id for c in b]
 
 
-def test_search_starts_with_a_ladder_through_the_space(tiny: SearchSpace, tmp_path: Path) -> None:
+def test_search_starts_with_ladder_of_sizes(tiny: SearchSpace, tmp_path: Path) -> None:
     candidates = _search(tiny, tmp_path / "s.db", 9)
     assert [c.genotype for c in candidates[:2]] == [tiny.smallest(), tiny.largest()]
     sizes = sorted({size(c.genotype) for c in candidates})
     assert len(sizes) >= 4
 
 
-def test_candidates_over_budget_are_constraint_violations_and_never_scored(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
+def test_candidates_over_budget_are_not_scored(tiny: SearchSpace, tmp_path: Path) -> None:
     limit = size(tiny.largest()) - 8
     problem_accuracy = SizeAccuracy()
     problem = loop.SearchProblem(tiny, Budget({"latency_ms": limit}), SizeCost(), problem_accuracy)
@@ -155,7 +149,7 @@ def test_candidates_over_budget_are_constraint_violations_and_never_scored(
     study.close()
     assert over
     assert all(c.state == "infeasible" and "latency_ms" in c.reason for c in over)
-    assert not {c.id for c in over} & set(problem_accuracy.asked)
+    assert not {c.id for c in over} & set(problem_accuracy.requested)
     stored = optuna.load_study(study_name="hwnas", storage=f"sqlite:///{tmp_path / 's.db'}")
     for trial in stored.get_trials():
         infeasible = any(value > 0 for value in trial.constraints.values())
@@ -168,24 +162,22 @@ def test_candidates_over_budget_are_constraint_violations_and_never_scored(
 def evolved(
     tiny: SearchSpace, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[Candidate], SizeCost, SizeAccuracy]:
-    """Return what an evolution found, and what was asked."""
+    """Return the candidates of an evolution, with its cost model and evaluator."""
     cost, accuracy = SizeCost(), SizeAccuracy()
     path = tmp_path_factory.mktemp("evolved") / "s.db"
     return _search(tiny, path, 80, cost=cost, evaluator=accuracy), cost, accuracy
 
 
-def test_known_genotype_is_neither_compiled_nor_scored_again(
+def test_repeated_genotype_is_compiled_and_scored_once(
     evolved: tuple[list[Candidate], SizeCost, SizeAccuracy],
 ) -> None:
     candidates, cost, accuracy = evolved
-    assert len({c.id for c in candidates}) < len(candidates)  # there were repetitions
-    assert len(cost.asked) == len(set(cost.asked)) == len({c.id for c in candidates})
-    assert sorted(accuracy.asked) == sorted(cost.asked)
+    assert len({c.id for c in candidates}) < len(candidates)  # some are repeated
+    assert len(cost.requested) == len(set(cost.requested)) == len({c.id for c in candidates})
+    assert sorted(accuracy.requested) == sorted(cost.requested)
 
 
-def test_refused_and_unrunnable_candidates_are_infeasible_with_their_reason(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
+def test_refused_candidates_are_infeasible_with_reason(tiny: SearchSpace, tmp_path: Path) -> None:
     middle = size(tiny.smallest()) + 8
     cost = SizeCost(refuses=middle, unrunnable=middle + 2)
     candidates = _search(tiny, tmp_path / "s.db", 60, cost=cost, name="random")
@@ -198,7 +190,7 @@ def test_refused_and_unrunnable_candidates_are_infeasible_with_their_reason(
 
 
 class _Narrow(SizeCost):
-    """Compiles no wide network, and says so only when it is asked for one."""
+    """Refuses wide networks, only when their cost is requested."""
 
     def cost(self, genotype: Genotype) -> Cost:
         if genotype.to_dict()["stages.0.width"] == 16:
@@ -207,8 +199,8 @@ class _Narrow(SizeCost):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_compiled_is_not_proposed_again(tiny: SearchSpace, tmp_path: Path) -> None:
-    """Wide networks promise most, and where costs are not known ahead nothing speaks against."""
+def test_uncompilable_candidate_is_not_repeated(tiny: SearchSpace, tmp_path: Path) -> None:
+    """Wide networks have the highest expected gain, and their costs are unknown."""
     cost = _Narrow(max_cost_queries=0)
     candidates = _search(tiny, tmp_path / "s.db", 40, cost=cost, name="pareto")
     refused = [c.id for c in candidates if c.reason]
@@ -219,19 +211,19 @@ def test_what_cannot_be_compiled_is_not_proposed_again(tiny: SearchSpace, tmp_pa
     assert _search(tiny, tmp_path / "t.db", 40, cost=cost, name="pareto") == candidates
 
 
-def test_what_could_not_be_trained_is_not_said_to_be_refused_by_the_target(
+def test_error_for_collapsed_training_names_training(
     tiny: SearchSpace,
 ) -> None:
     costs = SizeCost().cost(tiny.smallest()).figures
     collapsed = Candidate(0, tiny.smallest(), costs, {}, "the loss is not a number.")
-    said = str(loop.no_feasible_candidate([collapsed], Budget(), "folder"))
-    assert said.startswith("None could be scored of 1 candidates, for example: the loss is not")
+    message = str(loop.no_feasible_candidate([collapsed], Budget(), "folder"))
+    assert message.startswith("None could be scored of 1 candidates, for example: the loss is not")
     limited = str(loop.no_feasible_candidate([collapsed], Budget({"latency_ms": 1e9}), "folder"))
     assert "meets the limits but: the loss is not a number. Relax" in limited
 
 
 @pytest.mark.parametrize("name", few_of(["pareto", "random"], 1))
-def test_networks_whose_training_collapses_are_infeasible_with_the_reason(
+def test_collapsed_training_is_infeasible_with_reason(
     tiny: SearchSpace, tmp_path: Path, name: str
 ) -> None:
     evaluator = Collapsing(above=size(tiny.smallest()) + 8)
@@ -242,12 +234,12 @@ def test_networks_whose_training_collapses_are_infeasible_with_the_reason(
         assert c.reason == "collapsed at step 7" * collapsed
     assert 0 < sum(c.state == "complete" for c in candidates) < 36
     assert _search(tiny, tmp_path / "s.db", 36, evaluator=evaluator, name=name) == candidates
-    with pytest.raises(CollapseError, match="step 7"):  # the recipe's fault
+    with pytest.raises(CollapseError, match="step 7"):  # all collapse: the recipe is wrong
         _search(tiny, tmp_path / "none.db", 36, evaluator=Collapsing(above=0), name=name)
 
 
 class Collapsing(SizeAccuracy):
-    """Cannot train what is larger."""
+    """Cannot train networks larger than ``above``."""
 
     def __init__(self, above: int):
         super().__init__()
@@ -259,9 +251,7 @@ class Collapsing(SizeAccuracy):
         return super().score(genotype, incumbent)
 
 
-def test_front_holds_each_feasible_non_dominated_genotype_once(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
+def test_front_has_non_dominated_genotypes_once(tiny: SearchSpace, tmp_path: Path) -> None:
     candidates = _search(tiny, tmp_path / "s.db", 50, budget=Budget({"latency_ms": 60}))
     front = pareto_front(candidates, OBJECTIVES)
     assert len({c.id for c in front}) == len(front) > 2
@@ -277,9 +267,7 @@ def test_front_holds_each_feasible_non_dominated_genotype_once(
     assert latencies == sorted(latencies)
 
 
-def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
+def test_error_for_unmet_budget_names_limit_and_nearest(tiny: SearchSpace, tmp_path: Path) -> None:
     budget = Budget({"latency_ms": 1000, "sram_kib": 2})
     candidates = _search(tiny, tmp_path / "s.db", 30, budget=budget)
     assert pareto_front(candidates, OBJECTIVES) == []
@@ -302,7 +290,7 @@ class _Fast:
 
 
 @pytest.mark.parametrize("name", few_of(["pareto", "random", "nsga2"], 2))
-def test_throughput_is_maximised_under_a_lower_limit(
+def test_throughput_is_maximised_with_lower_limit(
     tiny: SearchSpace, tmp_path: Path, name: str
 ) -> None:
     small, large = size(tiny.smallest()), size(tiny.largest())
@@ -325,17 +313,19 @@ def test_throughput_is_maximised_under_a_lower_limit(
         (c.figures["throughput_ips"].value for c in front), reverse=True
     )
     assert accuracies == sorted(accuracies)
-    if name == "pareto":  # it is told apart from the slow: both ends of what fits are tried
+    if name == "pareto":  # both ends of the feasible range are tried
         speeds = [c.figures["throughput_ips"].value for c in candidates]
         assert max(speeds) == 1e4 / small
         assert min(speeds) < 1.3 * limit
-    every = 1e4 / small + 1
-    error = loop.no_feasible_candidate(candidates, Budget({"throughput_ips": every}), "folder")
-    assert f"budget.throughput_ips={every:g}" in str(error)
+    unreachable = 1e4 / small + 1
+    error = loop.no_feasible_candidate(
+        candidates, Budget({"throughput_ips": unreachable}), "folder"
+    )
+    assert f"budget.throughput_ips={unreachable:g}" in str(error)
     assert f"reaches {1e4 / small:.4g}" in str(error)
 
 
-def test_search_finds_better_fronts_than_its_first_generation(
+def test_search_improves_on_first_generation(
     evolved: tuple[list[Candidate], SizeCost, SizeAccuracy],
 ) -> None:
     from hwnas.core.pareto import hypervolume

@@ -1,4 +1,4 @@
-"""Files of a run: digests, damage, and refused resumes."""
+"""Files of a run: digests, damage and refused resumes."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from hwnas.workflows.config.compose import compose, keep_inputs, with_resumed
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a finished search in a benchmark table, in a folder of its own."""
+    """Return the folder of a finished search in a benchmark table."""
     folder = tmp_path_factory.mktemp("runs")
     rows = [
         {"e0": f"a{i}", "e1": j, "acc": i / 9 + j / 99, "ms": i + j}
@@ -53,7 +53,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 
-def _changed_manifest(folder: Path, **fields: Any) -> None:
+def _change_manifest(folder: Path, **fields: Any) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     RunFolder(folder).write_json("manifest.json", manifest | fields)
 
@@ -65,7 +65,7 @@ def _sql(folder: Path, *commands: str) -> None:
         connection.commit()
 
 
-_LOSSES: dict[str, Callable[[Path], object]] = {
+_DAMAGES: dict[str, Callable[[Path], object]] = {
     "missing": lambda folder: (folder / "study.db").unlink(),
     "empty": lambda folder: (folder / "study.db").write_bytes(b""),
     "no table": lambda folder: _sql(folder, "DROP TABLE trials"),
@@ -80,17 +80,17 @@ _LOSSES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", _LOSSES)
+@pytest.mark.parametrize("kind", _DAMAGES)
 @pytest.mark.parametrize("n_workers", [1, 2])
-def test_run_whose_study_lost_trials_is_refused_and_unchanged(
-    folder: Path, loss: str, n_workers: int, capsys: pytest.CaptureFixture[str]
+def test_run_with_damaged_study_is_refused_unchanged(
+    folder: Path, kind: str, n_workers: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _LOSSES[loss](folder)
+    _DAMAGES[kind](folder)
     before = _contents(folder)
     assert run(["search", f"run.resume={folder}", "n_trials=8", f"study.workers={n_workers}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "study.db" in line
-    assert line.endswith("Restore it from a backup, or start a new search.")  # of a table
+    assert line.endswith("Restore it from a backup, or start a new search.")
     assert _contents(folder) == before
 
 
@@ -101,7 +101,7 @@ def test_refused_resume_changes_nothing(folder: Path, option: str) -> None:
     assert _contents(folder) == before
 
 
-def test_damaged_file_is_refused_by_name_and_written_again(folder: Path) -> None:
+def test_damaged_file_is_named_and_rewritten(folder: Path) -> None:
     content = (folder / "candidates.parquet").read_bytes()
     (folder / "candidates.parquet").write_bytes(content[:-9] + b"x" + content[-8:])
     (folder / "front.csv").unlink()
@@ -114,13 +114,13 @@ def test_damaged_file_is_refused_by_name_and_written_again(folder: Path) -> None
     assert (folder / "candidates.parquet").read_bytes() == content
 
 
-def test_digests_are_of_what_commands_read(folder: Path) -> None:
+def test_manifest_has_digests_of_files(folder: Path) -> None:
     recorded = json.loads((folder / "manifest.json").read_text())["files"]
     assert [*recorded] == ["candidates.parquet", "front.csv"]
     assert recorded == file_digests(folder)
 
 
-def test_digests_lead_nowhere_else(folder: Path, tmp_path: Path) -> None:
+def test_digests_outside_run_folder_are_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a").touch()
     (folder / "models").symlink_to(tmp_path / "other")
@@ -129,7 +129,7 @@ def test_digests_lead_nowhere_else(folder: Path, tmp_path: Path) -> None:
             damaged_files(folder, {name: "0"})
 
 
-def test_run_folder_names_no_other_storage_and_starts_no_sweep(
+def test_manifest_cannot_set_storage_or_sweep(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -139,28 +139,35 @@ def test_run_folder_names_no_other_storage_and_starts_no_sweep(
     (tmp_path / "mine").mkdir()
     arguments = json.loads((folder / "manifest.json").read_text())["arguments"]
     storage = f"study.storage=sqlite:///{tmp_path / 'made.db'}"
-    _changed_manifest(folder, arguments=[*arguments, storage])
+    _change_manifest(folder, arguments=[*arguments, storage])
     assert run(["search", f"run.resume={folder}"]) == 2
     assert f"add it to the command: {storage}" in capsys.readouterr().err
     assert not (tmp_path / "made.db").exists()
-    own = [*arguments, "-m", "--config-name", "x", "hydra.verbose=true", "+hydra/launcher=joblib"]
-    own += ["run.supernets=/made/up", "--config-dir", "mine", "seed=1", "seed=0"]
-    _changed_manifest(folder, arguments=own)
-    taken = with_resumed([f"run.resume={folder}"])
-    assert not {"-m", "--config-name", "x", "run.supernets=/made/up", "seed=1"} & {*taken}
-    assert not any("hydra" in argument for argument in taken)
-    assert taken[:2] == ["--config-dir", "mine"]
-    assert "seed=0" in taken
+    untrusted = [
+        *arguments,
+        "-m",
+        "--config-name",
+        "x",
+        "hydra.verbose=true",
+        "+hydra/launcher=joblib",
+    ]
+    untrusted += ["run.supernets=/made/up", "--config-dir", "mine", "seed=1", "seed=0"]
+    _change_manifest(folder, arguments=untrusted)
+    used = with_resumed([f"run.resume={folder}"])
+    assert not {"-m", "--config-name", "x", "run.supernets=/made/up", "seed=1"} & {*used}
+    assert not any("hydra" in argument for argument in used)
+    assert used[:2] == ["--config-dir", "mine"]
+    assert "seed=0" in used
 
 
-def test_why_and_compare_open_no_database_that_only_the_run_names(
+def test_why_and_compare_do_not_open_database_of_run(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = json.loads((folder / "manifest.json").read_text())["config"]
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
         url = f"postgresql://me@127.0.0.1:{server.getsockname()[1]}/x"
-        _changed_manifest(folder, config=config | {"study": {"storage": url, "name": "search"}})
+        _change_manifest(folder, config=config | {"study": {"storage": url, "name": "search"}})
         assert run(["why", str(folder)]) == 2
         assert f"add it to the command: study.storage={url}" in capsys.readouterr().err
         copy = shutil.copytree(folder, tmp_path / "other")
@@ -170,13 +177,13 @@ def test_why_and_compare_open_no_database_that_only_the_run_names(
         with pytest.raises(BlockingIOError):
             server.accept()
     url = f"sqlite:///{folder / 'study.db'}"
-    _changed_manifest(folder, config=config | {"study": {"storage": url, "name": NAME}})
+    _change_manifest(folder, config=config | {"study": {"storage": url, "name": NAME}})
     assert run(["why", str(folder), f"study.storage={url}"]) == 0
     assert run(["why", str(folder), f"study.storage={url}x"]) == 2
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         "target.tvm.cc={cc}",
         "target.tvm={{cc: {cc}}}",
@@ -187,10 +194,10 @@ def test_why_and_compare_open_no_database_that_only_the_run_names(
     ],
 )
 @pytest.mark.parametrize("verb", ["resume", "export"])
-def test_run_folder_starts_no_program(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, verb: str
+def test_run_folder_cannot_start_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, verb: str
 ) -> None:
-    """Whether its arguments or its copy of a target file name it."""
+    """Neither by its arguments nor by its copy of a target file."""
     marker, program, folder = tmp_path / "ran", tmp_path / "cc", tmp_path / "run"
     program.write_text(f"#!/bin/sh\ntouch {marker}\n")
     program.chmod(0o755)
@@ -199,9 +206,9 @@ def test_run_folder_starts_no_program(
     (targets / "made.yaml").write_text(
         f"defaults: [npu]\nname: made\nvela: {{config: {program}}}\n"
     )
-    target = [] if "=made" in given else [f"+target={'raspi4' if 'tvm' in given else 'npu'}"]
+    target = [] if "=made" in options else [f"+target={'raspi4' if 'tvm' in options else 'npu'}"]
     extra = ["--config-dir", str(targets.parent)] if not target else []
-    arguments = [*extra, *target, *given.format(cc=program).split("; ")]
+    arguments = [*extra, *target, *options.format(cc=program).split("; ")]
     config = compose("search", ["+target=npu", "search_space=tiny", "accuracy=trained"])
     manifest = initial_manifest("search", arguments, {}, config)
     RunFolder(folder).write_json("manifest.json", manifest)
@@ -211,13 +218,13 @@ def test_run_folder_starts_no_program(
     assert "add it to the command: " in line
     assert (folder / "manifest.json").read_bytes() == before
     assert not marker.exists()
-    if "vela.config={" in given:
-        again = line.rpartition("add it to the command: ")[2]
-        run([verb, str(folder), again])
+    if "vela.config={" in options:
+        option = line.rpartition("add it to the command: ")[2]
+        run([verb, str(folder), option])
         assert "you trust it" not in capsys.readouterr().err
 
 
-def test_files_that_arguments_name_are_found_from_elsewhere(
+def test_files_in_arguments_are_found_from_other_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, run_folder = tmp_path / "first", tmp_path / "run"
@@ -226,14 +233,14 @@ def test_files_that_arguments_name_are_found_from_elsewhere(
     (first / "images").mkdir()
     (first / "own.yaml").write_text("family: mbconv")
     (first / "vela.ini").write_text("[a]")
-    given = ["--config-dir", "mine", "+target=board", "dataset.path=images", "seed=0.5"]
-    given += ["search_space=[own.yaml,tiny]", "target.vela.config='vela.ini'"]
+    arguments = ["--config-dir", "mine", "+target=board", "dataset.path=images", "seed=0.5"]
+    arguments += ["search_space=[own.yaml,tiny]", "target.vela.config='vela.ini'"]
     monkeypatch.chdir(first)
-    keep_inputs(run_folder, given)
-    manifest = initial_manifest("search", given, {}, RunConfig())
+    keep_inputs(run_folder, arguments)
+    manifest = initial_manifest("search", arguments, {}, RunConfig())
     RunFolder(run_folder).write_json("manifest.json", manifest | {"verb": "train"})
     resumed = [f"run.resume={run_folder}"]
-    assert with_resumed(resumed) == [*given, *resumed]
+    assert with_resumed(resumed) == [*arguments, *resumed]
     monkeypatch.chdir(tmp_path)
     assert with_resumed(resumed)[:-1] == [
         "--config-dir", str(first / "mine"), "+target=board", f"dataset.path={first / 'images'}",
@@ -241,15 +248,15 @@ def test_files_that_arguments_name_are_found_from_elsewhere(
         f"target.vela.config={first / 'vela.ini'}",
     ]  # fmt: skip
     shutil.rmtree(first)
-    kept = run_folder / "inputs"
+    copies = run_folder / "inputs"
     assert with_resumed(resumed)[:-1] == [
-        "--config-dir", str(kept / "mine"), "+target=board", "dataset.path=images", "seed=0.5",
-        f"search_space=[{kept / 'own.yaml'},tiny]", f"target.vela.config={kept / 'vela.ini'}",
+        "--config-dir", str(copies / "mine"), "+target=board", "dataset.path=images", "seed=0.5",
+        f"search_space=[{copies / 'own.yaml'},tiny]", f"target.vela.config={copies / 'vela.ini'}",
     ]  # fmt: skip
-    assert (kept / "mine" / "target" / "board.yaml").read_text() == "name: board"
+    assert (copies / "mine" / "target" / "board.yaml").read_text() == "name: board"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_folder_without_access_is_refused_with_its_option(tmp_path: Path) -> None:
+def test_folder_without_write_access_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     assert run(["search", "+target=npu", f"run.supernets={tmp_path}"]) == 2

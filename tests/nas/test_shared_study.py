@@ -1,4 +1,4 @@
-"""Many processes on one study: no trial is lost or doubled, whoever dies and whatever goes away."""
+"""Several processes on one study: no trial is lost or duplicated after failures."""
 
 import contextlib
 import multiprocessing
@@ -56,13 +56,13 @@ def membership(url: str) -> Membership:
 
 @pytest.fixture
 def studies(membership: Membership, tiny: SearchSpace) -> Iterator[list[SharedStudy]]:
-    found = [SharedStudy(replace(membership, worker=name), tiny) for name in "ab"]
-    yield found
-    for study in found:
+    results = [SharedStudy(replace(membership, worker=name), tiny) for name in "ab"]
+    yield results
+    for study in results:
         study.close()
 
 
-def _evaluate(study: SharedStudy, trial: optuna.Trial, space: SearchSpace) -> None:
+def _evaluate_trial(study: SharedStudy, trial: optuna.Trial, space: SearchSpace) -> None:
     problem = loop.SearchProblem(space, Budget(), SizeCost(), SizeAccuracy())
     genotype = space.genotype(trial.params)
     figures = {"accuracy": problem.evaluator.score(genotype).figure}
@@ -73,12 +73,12 @@ def _evaluate(study: SharedStudy, trial: optuna.Trial, space: SearchSpace) -> No
 def test_workers_share_trials(studies: list[SharedStudy], tiny: SearchSpace) -> None:
     a, b = studies
     sampler = RandomSampler(seed=0)
-    mine, theirs = a.ask(sampler, 2), b.ask(sampler, 2)
-    assert mine is not None
-    assert theirs is not None
-    assert {mine.number, theirs.number} == {0, 1}
-    _evaluate(a, mine, tiny)
-    _evaluate(b, theirs, tiny)
+    first, second = a.ask(sampler, 2), b.ask(sampler, 2)
+    assert first is not None
+    assert second is not None
+    assert {first.number, second.number} == {0, 1}
+    _evaluate_trial(a, first, tiny)
+    _evaluate_trial(b, second, tiny)
     assert a.ask(sampler, 2) is None
     assert b.ask(sampler, 2) is None
     assert [c.trial for c in a.candidates] == [c.trial for c in b.candidates] == [0, 1]
@@ -86,110 +86,110 @@ def test_workers_share_trials(studies: list[SharedStudy], tiny: SearchSpace) -> 
     assert a.workers() == ["a", "b"]
 
 
-def test_trial_of_a_dead_worker_is_tried_again_once(
+def test_trial_of_dead_worker_is_retried_once(
     studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:
     a, b = studies
     sampler = RandomSampler(seed=0)
     dead = a.ask(sampler, 3)
     assert dead is not None
-    a._still()  # it gives no more signs of life
+    a._still()  # it sends no more heartbeats
     while (trial := b.ask(sampler, 3)) is not None:
-        _evaluate(b, trial, tiny)
+        _evaluate_trial(b, trial, tiny)
     assert [c.trial for c in b.candidates] == [1, 2, 3]
-    # Which number it has depends on how soon the silence was noticed.
+    # Its number depends on when the missing heartbeat was noticed.
     (again,) = [t for t in b._study.trials if "retry_history" in t.system_attrs]
     assert again.params == dead.params
     assert again.system_attrs["retry_history"] == [0]
-    _evaluate(a, dead, tiny)  # it was not dead, only slow: its result comes too late
+    _evaluate_trial(a, dead, tiny)  # the worker was slow, not dead: its result is too late
     assert a.candidates == b.candidates
     assert a._study.trials[0].state == TrialState.FAIL
 
 
 @pytest.mark.slow
-def test_worker_that_died_before_its_first_sign_of_life_is_found(
+def test_worker_without_first_heartbeat_is_replaced(
     studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:
     a, b = studies
     with pytest.warns(UserWarning, match="Heartbeat"):
-        dead = a._study.ask(a.distributions)  # what asks and dies at once
+        dead = a._study.ask(a.distributions)  # a worker that dies after asking
     assert dead.number == 0
     while (trial := b.ask(RandomSampler(seed=0), 2)) is not None:
-        _evaluate(b, trial, tiny)
+        _evaluate_trial(b, trial, tiny)
     assert len(b.candidates) == 2
     assert all(c.trial > 0 for c in b.candidates)
 
 
-def test_worker_that_is_interrupted_gives_its_trial_back_at_once(
+def test_interrupted_worker_returns_its_trial(
     membership: Membership, studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:
     patient = replace(membership, config=StudyConfig(heartbeat_timeout_s=600))
     a, b = SharedStudy(patient, tiny), SharedStudy(patient, tiny)
     sampler = RandomSampler(seed=0)
-    begun = a.ask(sampler, 1)
-    assert begun is not None
+    trial = a.ask(sampler, 1)
+    assert trial is not None
     a.close()
     again = b.ask(sampler, 1)
     assert again is not None
-    assert again.params == begun.params
-    _evaluate(b, again, tiny)
+    assert again.params == trial.params
+    _evaluate_trial(b, again, tiny)
     b.close()
     assert len(b.candidates) == 1
 
 
-def test_a_trial_that_was_cut_off_took_the_time_to_its_last_sign_of_life(
+def test_interrupted_trial_lasts_until_last_heartbeat(
     studies: list[SharedStudy], tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DatabaseRetry, "beat_s", 0.02)
     a, b = studies
-    sampler, began = RandomSampler(seed=0), time.monotonic()
+    sampler, start = RandomSampler(seed=0), time.monotonic()
     assert a.ask(sampler, 3) is not None
     time.sleep(0.3)
     a._still()
-    lived_s = time.monotonic() - began
-    time.sleep(0.5)  # the machine is off, say
+    lived_s = time.monotonic() - start
+    time.sleep(0.5)  # for example, the machine is off
     b.take_over()
     assert b._study.trials[0].state == TrialState.FAIL
     assert b.spent_s == 0  # as nothing is scored yet
-    began = time.monotonic()
+    start = time.monotonic()
     trial = b.ask(sampler, 3)
     assert trial is not None
-    _evaluate(b, trial, tiny)
-    took_s = trials.spent_s(b._study.trials, OBJECTIVES)
-    assert took_s + 0.2 < b.spent_s < lived_s + time.monotonic() - began
+    _evaluate_trial(b, trial, tiny)
+    trial_s = trials.spent_s(b._study.trials, OBJECTIVES)
+    assert trial_s + 0.2 < b.spent_s < lived_s + time.monotonic() - start
 
 
-def test_minutes_are_of_the_clock_however_many_processes_there_are(
+def test_elapsed_time_is_wall_clock_of_all_processes(
     studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:
-    sampler, began = RandomSampler(seed=0), time.monotonic()
-    begun = [study.ask(sampler, 2) for study in studies]
+    sampler, start = RandomSampler(seed=0), time.monotonic()
+    running = [study.ask(sampler, 2) for study in studies]
     time.sleep(0.3)
-    for study, trial in zip(studies, begun, strict=True):
+    for study, trial in zip(studies, running, strict=True):
         assert trial is not None
-        _evaluate(study, trial, tiny)
-    assert 0.3 <= studies[0].spent_s <= time.monotonic() - began
+        _evaluate_trial(study, trial, tiny)
+    assert 0.3 <= studies[0].spent_s <= time.monotonic() - start
 
 
-def test_first_trials_are_each_proposed_whatever_is_cut_off(
+def test_interrupted_initial_trials_are_retried(
     studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:
     a, b = studies
     first = initial_assignments(tiny)[:5]
     sampler = RunSampler(SamplerConfig("random"), 0, a.distributions, ParetoSampler(), first)
-    begun = a.ask(sampler, 1)
-    assert begun is not None
+    interrupted = a.ask(sampler, 1)
+    assert interrupted is not None
     b._study.sampler = sampler
-    assert b._taken(1) is None  # a process that was as quick: its trial is one too many
+    assert b._taken(1) is None  # a concurrent process: its trial is surplus
     a._still()
     b.take_over()
     while (trial := b.ask(sampler, len(first))) is not None:
-        _evaluate(b, trial, tiny)
+        _evaluate_trial(b, trial, tiny)
     ids = [tiny.genotype(assignment).id for assignment in first]
     assert sorted(c.id for c in b.candidates) == sorted(ids)
 
 
-def test_what_is_under_way_takes_time_unless_an_earlier_command_began_it(
+def test_running_trial_of_earlier_command_takes_no_time(
     membership: Membership, studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:
     a, b = studies
@@ -201,17 +201,17 @@ def test_what_is_under_way_takes_time_unless_an_earlier_command_began_it(
     later.close()
 
 
-def test_in_a_database_that_commands_share_each_has_its_own_time(
+def test_commands_on_shared_database_have_separate_times(
     membership: Membership, tiny: SearchSpace
 ) -> None:
     shared = replace(membership, config=replace(CONFIG, storage="postgresql://host/name"))
     a, b = (SharedStudy(replace(shared, worker=name), tiny) for name in "ab")
     trial = a.ask(RandomSampler(seed=0), 3)
     assert trial is not None
-    _evaluate(a, trial, tiny)
+    _evaluate_trial(a, trial, tiny)
     spent = a.spent_s
     assert spent > 0
-    assert a.ask(RandomSampler(seed=0), 3) is not None  # under way
+    assert a.ask(RandomSampler(seed=0), 3) is not None  # running
     time.sleep(0.05)
     assert a.spent_s >= spent + 0.05
     assert b.spent_s == 0
@@ -224,18 +224,21 @@ def test_in_a_database_that_commands_share_each_has_its_own_time(
         study.close()
 
 
-def test_command_that_is_started_again_in_a_container_is_another_one(
+def test_restarted_container_is_another_command(
     membership: Membership, tmp_path: Path, tiny: SearchSpace
 ) -> None:
-    """Its host and process id may be those of the one before, which verifies nothing any more."""
+    """Its host and process id may equal those of the earlier command, which has ended."""
     config = replace(CONFIG, storage="postgresql://host/name")
     dead = Membership(config, membership.url, "hwnas", OBJECTIVES, DIGESTS)
     again = Membership(config, membership.url, "hwnas", OBJECTIVES, DIGESTS)
-    studies = [SharedStudy(own, tiny) for own in (dead, replace(dead, worker="last"), again)]
+    studies = [
+        SharedStudy(membership_of_study, tiny)
+        for membership_of_study in (dead, replace(dead, worker="last"), again)
+    ]
     for study in studies[:2]:
         trial = study.ask(RandomSampler(seed=0), 2)
         assert trial is not None
-        _evaluate(study, trial, tiny)
+        _evaluate_trial(study, trial, tiny)
     problem = loop.SearchProblem(tiny, Budget(), SizeCost(), SizeAccuracy())
     search = engine.SearchTask(
         problem, lambda: contextlib.nullcontext(problem), OBJECTIVES, DIGESTS
@@ -252,28 +255,26 @@ def test_command_that_is_started_again_in_a_container_is_another_one(
         study.close()
 
 
-def test_what_all_processes_wait_for_counts_once_a_candidate_is_scored(
-    tmp_path: Path, tiny: SearchSpace
-) -> None:
-    """As where one process trains the supernet in the first trial that it scores."""
+def test_preparation_counts_once_candidate_is_scored(tmp_path: Path, tiny: SearchSpace) -> None:
+    """For example, the training of the supernet."""
     url, config = f"sqlite:///{tmp_path / 'shared.db'}", replace(CONFIG, workers=3)
     membership = Membership(config, url, "hwnas", OBJECTIVES, {})
     study = SharedStudy(membership, tiny)
-    began = time.monotonic()
+    start = time.monotonic()
     engine.prepare(study, partial(time.sleep, 0.3))
-    elapsed_s = time.monotonic() - began
+    elapsed_s = time.monotonic() - start
     other = SharedStudy(replace(membership, worker="a process of it, or of a resumed run"), tiny)
-    assert 0.3 <= other.waited_s <= elapsed_s  # once, not of each of three processes
+    assert 0.3 <= other.waited_s <= elapsed_s  # counted once for three processes
     assert study.spent_s == other.spent_s == 0
     trial = study.ask(RandomSampler(seed=0), 3)
     assert trial is not None
-    _evaluate(study, trial, tiny)
+    _evaluate_trial(study, trial, tiny)
     assert other.waited_s < min(study.spent_s, other.spent_s)
     study.close()
     other.close()
 
 
-def test_what_all_processes_waited_for_counts_though_it_was_cut_off(
+def test_interrupted_preparation_counts(
     tmp_path: Path, tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "SAVE_INTERVAL_S", 0.01)
@@ -281,14 +282,14 @@ def test_what_all_processes_waited_for_counts_though_it_was_cut_off(
     membership = Membership(config, f"sqlite:///{tmp_path / 'shared.db'}", "hwnas", OBJECTIVES, {})
     study = SharedStudy(membership, tiny)
 
-    def cut_off() -> None:
+    def interrupt() -> None:
         time.sleep(0.2)
         raise KeyboardInterrupt
 
-    began = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        engine.prepare(study, cut_off)
-    elapsed_s = time.monotonic() - began
+        engine.prepare(study, interrupt)
+    elapsed_s = time.monotonic() - start
     study.close()
     resumed = SharedStudy(replace(membership, worker="of the resumed run"), tiny)
     assert 0.1 < resumed.waited_s <= elapsed_s
@@ -296,17 +297,15 @@ def test_what_all_processes_waited_for_counts_though_it_was_cut_off(
 
 
 @pytest.mark.slow
-def test_a_long_evaluation_is_not_taken_for_death(
-    studies: list[SharedStudy], tiny: SearchSpace
-) -> None:
+def test_long_evaluation_is_not_retried(studies: list[SharedStudy], tiny: SearchSpace) -> None:
     a, b = studies
     long = a.ask(RandomSampler(seed=0), 1)
     assert long is not None
     waiting = threading.Thread(target=b.ask, args=(RandomSampler(seed=1), 1))
     waiting.start()
-    time.sleep(3.0)  # three times what a dead worker is given
+    time.sleep(3.0)  # three times the heartbeat timeout
     assert waiting.is_alive()
-    _evaluate(a, long, tiny)
+    _evaluate_trial(a, long, tiny)
     waiting.join()
     assert [c.trial for c in b.candidates] == [0]
     assert len(b._study.trials) == 1
@@ -321,7 +320,9 @@ def _work(membership: Membership, space: SearchSpace, n_trials: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
-def test_processes_race_for_the_last_trials(membership: Membership, tiny: SearchSpace) -> None:
+def test_concurrent_processes_do_not_exceed_n_trials(
+    membership: Membership, tiny: SearchSpace
+) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_work, args=(membership, tiny, 13)) for _ in range(4)]
     for process in processes:
@@ -336,23 +337,23 @@ def test_processes_race_for_the_last_trials(membership: Membership, tiny: Search
     study.close()
 
 
-def test_study_may_be_begun_while_it_is_joined(
+def test_study_may_be_initialised_while_it_is_joined(
     membership: Membership, tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = DatabaseRetry(membership.url, membership.config, lambda *_: None)
     trials.create(connection.storage, membership.name, tiny, membership.objectives)
     read, others = optuna.Study.user_attrs.__get__, list[SharedStudy]()
 
-    def begun(study: optuna.Study) -> dict[str, Any]:
-        """Read that nobody has said whose it is; then somebody says it, and begins."""
-        said: dict[str, Any] = read(study)
+    def attributes(study: optuna.Study) -> dict[str, Any]:
+        """Read empty attributes; then another process sets them and starts a trial."""
+        values: dict[str, Any] = read(study)
         if not others:
             monkeypatch.undo()
             others.append(SharedStudy(membership, tiny))
             assert others[0].ask(RandomSampler(seed=0), 1) is not None
-        return said
+        return values
 
-    monkeypatch.setattr(optuna.Study, "user_attrs", property(begun))
+    monkeypatch.setattr(optuna.Study, "user_attrs", property(attributes))
     SharedStudy(membership, tiny).close()
     connection.close()
     (other,) = others
@@ -368,7 +369,7 @@ def test_study_of_another_search_is_refused(
     SharedStudy(other, tiny).close()
 
 
-def test_somebody_elses_study_is_refused(membership: Membership, tiny: SearchSpace) -> None:
+def test_foreign_study_is_refused_unchanged(membership: Membership, tiny: SearchSpace) -> None:
     storage = RDBStorage(membership.url)
     foreign = optuna.create_study(storage=storage, study_name="hwnas")
     foreign.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
@@ -376,14 +377,14 @@ def test_somebody_elses_study_is_refused(membership: Membership, tiny: SearchSpa
     with pytest.raises(RunError, match="of another search"):
         SharedStudy(membership, tiny)
     storage = RDBStorage(membership.url)
-    left = optuna.load_study(storage=storage, study_name="hwnas")
-    assert left.metric_names is None  # it is as it was
-    assert left.user_attrs == {}
+    unchanged = optuna.load_study(storage=storage, study_name="hwnas")
+    assert unchanged.metric_names is None
+    assert unchanged.user_attrs == {}
     storage.engine.dispose()
 
 
 @pytest.mark.slow
-def test_database_that_goes_away_is_waited_for(postgresql: Server, tiny: SearchSpace) -> None:
+def test_restarted_database_is_reconnected(postgresql: Server, tiny: SearchSpace) -> None:
     config = StudyConfig(reconnect_timeout_s=60)
     study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
     trial = study.ask(RandomSampler(seed=0), 2)
@@ -391,46 +392,44 @@ def test_database_that_goes_away_is_waited_for(postgresql: Server, tiny: SearchS
     postgresql.stop()
     timer = threading.Timer(3.0, postgresql.start)
     timer.start()
-    _evaluate(study, trial, tiny)
+    _evaluate_trial(study, trial, tiny)
     timer.join()
     trial = study.ask(RandomSampler(seed=0), 2)
     assert trial is not None
-    _evaluate(study, trial, tiny)
+    _evaluate_trial(study, trial, tiny)
     assert [c.trial for c in study.candidates] == [0, 1]
     study.close()
 
 
-def test_database_that_stays_away_is_one_line(postgresql: Server, tiny: SearchSpace) -> None:
+def test_stopped_database_is_reported_in_one_line(postgresql: Server, tiny: SearchSpace) -> None:
     study = SharedStudy(Membership(IMPATIENT, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
     trial = study.ask(RandomSampler(seed=0), 2)
     assert trial is not None
     postgresql.stop()
     try:
         with pytest.raises(RunError, match=r"does not answer: .*the same command goes on"):
-            _evaluate(study, trial, tiny)
+            _evaluate_trial(study, trial, tiny)
         study.close()
     finally:
         postgresql.start()
 
 
 @pytest.mark.slow
-def test_database_that_freezes_is_one_line_in_time(postgresql: Server, tiny: SearchSpace) -> None:
+def test_frozen_database_times_out(postgresql: Server, tiny: SearchSpace) -> None:
     config = StudyConfig(reconnect_timeout_s=3)
     study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
     trial = study.ask(RandomSampler(seed=0), 2)
     assert trial is not None
-    began = time.monotonic()
+    start = time.monotonic()
     with postgresql.frozen():
         with pytest.raises(RunError, match=r"does not answer: .*the same command goes on"):
-            _evaluate(study, trial, tiny)
+            _evaluate_trial(study, trial, tiny)
         study.close()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - start < 30
 
 
 @pytest.mark.slow
-def test_database_that_freezes_for_a_while_is_waited_for(
-    postgresql: Server, tiny: SearchSpace
-) -> None:
+def test_briefly_frozen_database_is_reconnected(postgresql: Server, tiny: SearchSpace) -> None:
     config = StudyConfig(reconnect_timeout_s=30)
     study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
     trial = study.ask(RandomSampler(seed=0), 2)
@@ -439,69 +438,71 @@ def test_database_that_freezes_for_a_while_is_waited_for(
         stack.enter_context(postgresql.frozen())
         timer = threading.Timer(3.0, stack.pop_all().close)
         timer.start()
-    _evaluate(study, trial, tiny)
+    _evaluate_trial(study, trial, tiny)
     timer.join()
     assert [c.trial for c in study.candidates] == [0]
     study.close()
 
 
-def test_more_workers_than_the_database_takes(postgresql: Server, tiny: SearchSpace) -> None:
+def test_too_many_connections_are_reported(postgresql: Server, tiny: SearchSpace) -> None:
     membership = Membership(IMPATIENT, postgresql.new(), "s", OBJECTIVES, DIGESTS)
     postgresql.stop()
     postgresql.start("max_connections=5", "superuser_reserved_connections=0")
-    found: list[SharedStudy] = []
+    studies_opened: list[SharedStudy] = []
     try:
         with pytest.raises(RunError, match=r"Start fewer workers.*max_connections"):
-            found.extend(SharedStudy(membership, tiny) for _ in range(10))
+            studies_opened.extend(SharedStudy(membership, tiny) for _ in range(10))
     finally:
-        for study in found:
+        for study in studies_opened:
             study.close()
         postgresql.stop()
         postgresql.start()
 
 
-def test_what_cannot_be_opened_is_one_line(tiny: SearchSpace) -> None:
-    def joined(url: str) -> None:
+def test_invalid_storage_is_reported_in_one_line(tiny: SearchSpace) -> None:
+    def open_study(url: str) -> None:
         SharedStudy(Membership(IMPATIENT, url, "s", OBJECTIVES, DIGESTS), tiny)
 
     with pytest.raises(RunError, match=r"postgresql://me@127.0.0.1:1/x does not answer"):
-        joined("postgresql://me:secret@127.0.0.1:1/x")
+        open_study("postgresql://me:secret@127.0.0.1:1/x")
     with pytest.raises(ConfigError, match="there is no driver"):
-        joined("oracle://me@127.0.0.1/x")
+        open_study("oracle://me@127.0.0.1/x")
     with pytest.raises(ConfigError, match="is not a database URL"):
         StudyConfig(storage="here.db")
 
 
-def test_own_study_of_many_processes_is_known_as_such(tiny: SearchSpace, tmp_path: Path) -> None:
+def test_local_study_becomes_shared_study(tiny: SearchSpace, tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     assert not is_shared(path)
     problem = loop.SearchProblem(tiny, Budget(), SizeCost(), SizeAccuracy())
-    own = LocalStudy(path, tiny, OBJECTIVES)
-    loop.run_trials(problem, own, SamplerConfig("random"), 0, 5, NullProgress())
-    own.close()
+    local = LocalStudy(path, tiny, OBJECTIVES)
+    loop.run_trials(problem, local, SamplerConfig("random"), 0, 5, NullProgress())
+    local.close()
     assert not is_shared(path)
     shared = SharedStudy(Membership(CONFIG, f"sqlite:///{path}", "hwnas", OBJECTIVES, {}), tiny)
-    begun = shared.ask(RandomSampler(seed=0), 8)
-    assert begun is not None
-    shared.take_over()  # of a process that was killed, say
+    killed_trial = shared.ask(RandomSampler(seed=0), 8)
+    assert killed_trial is not None
+    shared.take_over()  # as after a killed process
     candidates = loop.run_trials(problem, shared, SamplerConfig("random"), 0, 8, NullProgress())
     shared.close()
     assert is_shared(path)
-    assert candidates[:5] == own.candidates
+    assert candidates[:5] == local.candidates
     assert [c.trial for c in candidates] == [0, 1, 2, 3, 4, 6, 7, 8]
-    assert shared._study.trials[6].params == begun.params
+    assert shared._study.trials[6].params == killed_trial.params
 
 
 @pytest.mark.parametrize("codes", [(0, 0), (1, 0), (1, 1)])
-def test_workers_may_end_before_the_time_limit_unless_all_failed(
+def test_workers_may_end_early_unless_all_failed(
     monkeypatch: pytest.MonkeyPatch, codes: tuple[int, int]
 ) -> None:
-    """A worker starts no trial that would not end in time."""
-    left = [*codes]
+    """A worker does not start a trial that would exceed the time limit."""
+    exit_codes = [*codes]
 
     def process(**_: Any) -> Any:
         ignored = dict.fromkeys(("start", "join", "kill"), lambda *_: None)
-        return SimpleNamespace(is_alive=lambda: False, exitcode=left.pop(), name="w", **ignored)
+        return SimpleNamespace(
+            is_alive=lambda: False, exitcode=exit_codes.pop(), name="w", **ignored
+        )
 
     queue = SimpleNamespace(empty=lambda: True)
     context = SimpleNamespace(SimpleQueue=lambda: queue, Process=process)
@@ -515,5 +516,5 @@ def test_workers_may_end_before_the_time_limit_unless_all_failed(
         with pytest.raises(RunError, match=r"ended early: w ended with exit code 1; w"):
             engine.search_in_processes(job, study, NullProgress())
     else:
-        ended = engine.search_in_processes(job, study, NullProgress())
-        assert ended == ["w ended with exit code 1"] * sum(codes)
+        messages = engine.search_in_processes(job, study, NullProgress())
+        assert messages == ["w ended with exit code 1"] * sum(codes)

@@ -20,7 +20,7 @@ from hwnas.tasks.metrics.budget import Budget
 from tests.nas.fakes import SizeAccuracy, SizeCost
 
 OBJECTIVES = ("accuracy", "latency_ms")
-_KEYED = "WHERE key = 'space'"
+_SPACE_ROW = "WHERE key = 'space'"
 
 
 def _search(space: SearchSpace, path: Path, name: str, n_trials: int) -> LocalStudy:
@@ -39,34 +39,34 @@ def _search(space: SearchSpace, path: Path, name: str, n_trials: int) -> LocalSt
         ("tpe", ["ladder"] * 9 + ["sampler"] * 11),
     ],
 )
-def test_file_alone_tells_candidates_and_why_they_were_proposed(
+def test_study_file_has_candidates_and_proposals(
     tiny: SearchSpace, tmp_path: Path, name: str, phases: list[str]
 ) -> None:
     folder = tmp_path / "a #name"
     folder.mkdir()
-    opened = _search(tiny, folder / "study.db", name, 20)
+    study = _search(tiny, folder / "study.db", name, 20)
     while_open = study_in_file(folder / "study.db").read()
-    opened.close()
+    study.close()
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     record = study_in_file(folder / "study.db").read()
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert record == while_open
     assert list(record.objectives) == list(OBJECTIVES)
-    assert record.candidates == opened.candidates
+    assert record.candidates == study.candidates
     outline = study_in_file(folder / "study.db").summary()
     assert (outline.objectives, outline.seconds) == (record.objectives, record.seconds)
     assert outline.space == tiny
     assert [record.proposals[number].phase for number in range(20)] == phases
 
 
-def test_trials_say_how_noisily_their_accuracy_was_read(tiny: SearchSpace, tmp_path: Path) -> None:
-    opened = _search(tiny, tmp_path / "study.db", "pareto", 4)
-    opened.close()
+def test_trials_have_std_of_accuracy(tiny: SearchSpace, tmp_path: Path) -> None:
+    study = _search(tiny, tmp_path / "study.db", "pareto", 4)
+    study.close()
     file = storage.open_file(tmp_path / "study.db")
-    told = optuna.load_study(study_name=NAME, storage=file).trials
+    stored_trials = optuna.load_study(study_name=NAME, storage=file).trials
     file.engine.dispose()
-    stds = [c.figures["accuracy"].std for c in opened.candidates]
-    assert [trial.system_attrs[STD] for trial in told] == stds
+    stds = [c.figures["accuracy"].std for c in study.candidates]
+    assert [trial.system_attrs[STD] for trial in stored_trials] == stds
     assert min(stds) > 0.001
 
 
@@ -76,7 +76,7 @@ class _Slow(SizeAccuracy):
         return super().score(genotype, incumbent)
 
 
-def test_time_of_trials_that_kills_cut_off_is_spent_once_a_candidate_is_scored(
+def test_time_of_killed_trials_counts_once_one_is_scored(
     tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hwnas.nas.study.SAVE_INTERVAL_S", 0.01)
@@ -85,36 +85,34 @@ def test_time_of_trials_that_kills_cut_off_is_spent_once_a_candidate_is_scored(
         killed = LocalStudy(tmp_path / "study.db", tiny, OBJECTIVES)
         killed.ask(RandomSampler(seed=0), 3)
         time.sleep(0.1)
-        killed.close()  # what was asked for is never told
-        opened = LocalStudy(tmp_path / "study.db", tiny, OBJECTIVES)
-        assert opened.spent_s == 0
-        opened.close()
-        cut_off_s.append(opened._cut_off_s)
+        killed.close()  # its trial has no result
+        study = LocalStudy(tmp_path / "study.db", tiny, OBJECTIVES)
+        assert study.spent_s == 0
+        study.close()
+        cut_off_s.append(study._cut_off_s)
     assert 0.05 < cut_off_s[1] < cut_off_s[2] - 0.05
     problem = loop.SearchProblem(tiny, Budget(), SizeCost(), _Slow())
-    for n_trials in (1, 2):  # whose own time is counted, too, while they run
-        opened = LocalStudy(tmp_path / "study.db", tiny, OBJECTIVES)
-        loop.run_trials(problem, opened, SamplerConfig("random"), 0, n_trials, NullProgress())
-        took_s = trials.spent_s(opened._memory.trials, OBJECTIVES)
-        assert took_s >= 0.05 * n_trials
-        assert opened.spent_s == pytest.approx(cut_off_s[2] + took_s)
-        opened.close()
+    for n_trials in (1, 2):  # their duration counts, too
+        study = LocalStudy(tmp_path / "study.db", tiny, OBJECTIVES)
+        loop.run_trials(problem, study, SamplerConfig("random"), 0, n_trials, NullProgress())
+        trials_s = trials.spent_s(study._memory.trials, OBJECTIVES)
+        assert trials_s >= 0.05 * n_trials
+        assert study.spent_s == pytest.approx(cut_off_s[2] + trials_s)
+        study.close()
 
 
-def test_conditions_of_choices_are_read_back_and_earlier_files_have_none(
-    tiny: SearchSpace, tmp_path: Path
-) -> None:
-    found = replace(tiny, when={"expansion": {"kernel": (3,)}})
-    opened = _search(found, tmp_path / "study.db", "pareto", 20)
-    opened.close()
-    read = study_in_file(tmp_path / "study.db")
-    assert read.summary().space == found
-    assert read.read().candidates == opened.candidates
+def test_conditions_round_trip_and_old_files_have_none(tiny: SearchSpace, tmp_path: Path) -> None:
+    space = replace(tiny, when={"expansion": {"kernel": (3,)}})
+    study = _search(space, tmp_path / "study.db", "pareto", 20)
+    study.close()
+    stored = study_in_file(tmp_path / "study.db")
+    assert stored.summary().space == space
+    assert stored.read().candidates == study.candidates
     with sqlite3.connect(tmp_path / "study.db") as file:
-        ((raw,),) = file.execute(f"SELECT value_json FROM study_user_attributes {_KEYED}")
+        ((raw,),) = file.execute(f"SELECT value_json FROM study_user_attributes {_SPACE_ROW}")
         earlier = {key: value for key, value in json.loads(raw).items() if key != "when"}
         file.execute(
-            f"UPDATE study_user_attributes SET value_json = ? {_KEYED}", [json.dumps(earlier)]
+            f"UPDATE study_user_attributes SET value_json = ? {_SPACE_ROW}", [json.dumps(earlier)]
         )
     assert study_in_file(tmp_path / "study.db").summary().space == tiny
 

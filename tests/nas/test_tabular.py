@@ -22,7 +22,7 @@ def _rows() -> list[dict[str, Any]]:
     ]
 
 
-def _file(path: Path, rows: list[dict[str, Any]]) -> Path:
+def _write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     table = pa.Table.from_pylist(rows)
     if path.suffix == ".csv":
         pyarrow.csv.write_csv(table, path)
@@ -32,13 +32,13 @@ def _file(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def _load(path: Path, **changes: Any) -> Benchmark:
-    known: dict[str, Any] = {"genotype": ["op", "k"], "accuracy": "acc", "costs": COSTS}
-    return load_benchmark(BenchmarkConfig(path=str(path), **known | changes))
+    defaults: dict[str, Any] = {"genotype": ["op", "k"], "accuracy": "acc", "costs": COSTS}
+    return load_benchmark(BenchmarkConfig(path=str(path), **defaults | changes))
 
 
 @pytest.mark.parametrize("name", ["cells.parquet", "cells.csv"])
-def test_table_is_a_space_that_answers(tmp_path: Path, name: str) -> None:
-    benchmark = _load(_file(tmp_path / name, _rows()[::-1]))
+def test_benchmark_table_has_space_and_values(tmp_path: Path, name: str) -> None:
+    benchmark = _load(_write_table(tmp_path / name, _rows()[::-1]))
     assert benchmark.space.name == "cells"
     assert benchmark.space.choices == {"op": ("conv", "skip"), "k": (3, 5, 7)}
     assert benchmark.names == ("accuracy", "latency_ms", "energy_mj")
@@ -52,13 +52,13 @@ def test_table_is_a_space_that_answers(tmp_path: Path, name: str) -> None:
         assert {f.source for f in figures.values()} == {"table"}
 
 
-def test_a_cost_that_is_maximised_counts_as_such(tmp_path: Path) -> None:
+def test_share_of_maximised_cost_matches_hand_computation(tmp_path: Path) -> None:
     rows = [
         {"a": "x", "acc": 0.9, "ips": 1.0},
         {"a": "y", "acc": 0.6, "ips": 3.0},
         {"a": "z", "acc": 0.5, "ips": 0.5},
     ]
-    path = _file(tmp_path / "t.parquet", rows)
+    path = _write_table(tmp_path / "t.parquet", rows)
     benchmark = _load(path, genotype=["a"], costs={"throughput_ips": "ips"})
     x, y, z = (benchmark.space.genotype({"a": name}) for name in "xyz")
     config = BenchmarkConfig()
@@ -68,13 +68,13 @@ def test_a_cost_that_is_maximised_counts_as_such(tmp_path: Path) -> None:
     assert benchmark.share([z], config) == 0.0
 
 
-def test_share_is_of_the_exact_front(tmp_path: Path) -> None:
+def test_share_of_exact_front_matches_hand_computation(tmp_path: Path) -> None:
     rows = [
         {"a": "x", "acc": 0.9, "ms": 3.0},
         {"a": "y", "acc": 0.6, "ms": 1.0},
         {"a": "z", "acc": 0.5, "ms": 4.0},
     ]
-    path = _file(tmp_path / "t.parquet", rows)
+    path = _write_table(tmp_path / "t.parquet", rows)
     benchmark = _load(path, genotype=["a"], costs={"latency_ms": "ms"})
     x, y, z = (benchmark.space.genotype({"a": a}) for a in "xyz")
     config = BenchmarkConfig(str(path), ["a"], "acc", {"latency_ms": "ms"})
@@ -95,8 +95,8 @@ def test_share_is_of_the_exact_front(tmp_path: Path) -> None:
     assert math.isnan(benchmark.share([x], config))
 
 
-def test_what_is_missing_is_refused_or_infeasible(tmp_path: Path) -> None:
-    path = _file(tmp_path / "t.parquet", _rows()[:-1])
+def test_missing_rows_are_refused_or_infeasible(tmp_path: Path) -> None:
+    path = _write_table(tmp_path / "t.parquet", _rows()[:-1])
     with pytest.raises(
         TableError, match=r"1 of 6 combinations .* example op=skip k=7.*benchmark.partial"
     ):
@@ -135,16 +135,16 @@ def _with(index: int, **values: Any) -> list[dict[str, Any]]:
     ],
 )
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
-def test_bad_tables_are_refused(
+def test_invalid_tables_are_refused(
     tmp_path: Path, rows: list[dict[str, Any]], changes: dict[str, Any], message: str, suffix: str
 ) -> None:
-    path = _file(tmp_path / f"t.{suffix}", rows)
-    with pytest.raises(TableError, match=message) as caught:
+    path = _write_table(tmp_path / f"t.{suffix}", rows)
+    with pytest.raises(TableError, match=message) as error:
         _load(path, **changes)
-    assert str(path) in str(caught.value)
+    assert str(path) in str(error.value)
 
 
-def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"missing\.parquet: file not found"):
         _load(tmp_path / "missing.parquet")
     (tmp_path / "text.parquet").write_text("not a table")
@@ -162,7 +162,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         ({"reference": {"sram_kib": 1}}, "benchmark.reference 'sram_kib'"),
     ],
 )
-def test_settings_are_checked(changes: dict[str, Any], message: str) -> None:
-    known: dict[str, Any] = {"path": "t.csv", "genotype": ["op"], "costs": {"latency_ms": "ms"}}
+def test_invalid_options_are_refused(changes: dict[str, Any], message: str) -> None:
+    defaults: dict[str, Any] = {"path": "t.csv", "genotype": ["op"], "costs": {"latency_ms": "ms"}}
     with pytest.raises(ConfigError, match=message):
-        BenchmarkConfig(**known | changes).check()
+        BenchmarkConfig(**defaults | changes).check()

@@ -39,53 +39,53 @@ def genotype(tiny: SearchSpace) -> Genotype:
     return tiny.smallest()
 
 
-def test_a_target_sees_its_own_figures(genotype: Genotype) -> None:
+def test_target_view_has_figures_of_target(genotype: Genotype) -> None:
     both = _candidate(genotype, a__latency_ms=25.0, b__latency_ms=25.0, b__flash_kib=40.0)
-    seen = TARGETS.seen(both, "a")
-    assert set(seen.figures) == {"accuracy", "latency_ms"}
-    assert seen.details == {"cycles": 7.0, "n_images": 5.0}
-    assert (seen.trial, seen.state) == (3, "complete")
-    over = TARGETS.seen(both, "b")
-    assert over.state == "infeasible"
-    assert over.reason == "latency_ms 25 over budget 20"
-    assert set(over.figures) == {"latency_ms", "flash_kib"}
+    view_a = TARGETS.seen(both, "a")
+    assert set(view_a.figures) == {"accuracy", "latency_ms"}
+    assert view_a.details == {"cycles": 7.0, "n_images": 5.0}
+    assert (view_a.trial, view_a.state) == (3, "complete")
+    view_b = TARGETS.seen(both, "b")
+    assert view_b.state == "infeasible"
+    assert view_b.reason == "latency_ms 25 over budget 20"
+    assert set(view_b.figures) == {"latency_ms", "flash_kib"}
     assert not TARGETS.fits_all(both)
     assert Targets({"a": BUDGETS["a"], "b": Budget()}).fits_all(both)
 
 
-def test_what_a_target_cannot_run_is_infeasible_there_alone(genotype: Genotype) -> None:
+def test_unrunnable_network_is_infeasible_on_that_target(genotype: Genotype) -> None:
     only_a = _candidate(genotype, a__latency_ms=25.0)
     assert TARGETS.seen(only_a, "a").state == "complete"
     assert TARGETS.seen(only_a, "b").reason == "Target 'b' cannot run it."
 
 
-def test_budget_of_one_target_is_enough() -> None:
-    def over(**costs: float) -> Mapping[str, float]:
+def test_candidate_may_meet_budget_of_one_target() -> None:
+    def violations_of(**costs: float) -> Mapping[str, float]:
         figures = {n.replace("__", "."): Quantity(v, "modelled") for n, v in costs.items()}
         exceeded, violations = TARGETS.exceeded(figures), TARGETS.violations(figures)
         assert bool(exceeded) is (max(violations.values()) > 0)
         return violations
 
-    fits = over(a__latency_ms=24.0, b__latency_ms=40.0, b__flash_kib=10.0)
+    fits = violations_of(a__latency_ms=24.0, b__latency_ms=40.0, b__flash_kib=10.0)
     assert fits == {"a.latency_ms": pytest.approx(-0.2)}
-    near = over(a__latency_ms=60.0, b__latency_ms=22.0, b__flash_kib=10.0)
+    near = violations_of(a__latency_ms=60.0, b__latency_ms=22.0, b__flash_kib=10.0)
     assert near == {"b.latency_ms": pytest.approx(0.1), "b.flash_kib": pytest.approx(-0.8)}
-    assert over(b__latency_ms=10.0, b__flash_kib=10.0)["b.latency_ms"] < 0
+    assert violations_of(b__latency_ms=10.0, b__flash_kib=10.0)["b.latency_ms"] < 0
 
 
-def test_costs_are_named_after_targets(genotype: Genotype) -> None:
+def test_cost_names_start_with_target(genotype: Genotype) -> None:
     refusing = SizeCost(refuses=size(genotype), max_cost_queries=5)
     model = TARGETS.cost_model({"a": SizeCost(), "b": refusing})
     assert model.max_cost_queries == 5
     cost = model.cost(genotype)
     assert set(cost.figures) == {f"a.{name}" for name in SizeCost().cost(genotype).figures}
     assert cost.details == {"a.detail": 1.0}
-    nobody = TARGETS.cost_model({"a": refusing, "b": refusing})
+    all_refusing = TARGETS.cost_model({"a": refusing, "b": refusing})
     with pytest.raises(CompileError, match="b: refused"):
-        nobody.cost(genotype)
+        all_refusing.cost(genotype)
 
 
-def test_figures_of_one_target_have_plain_names(genotype: Genotype) -> None:
+def test_single_target_has_plain_names(genotype: Genotype) -> None:
     only = Targets({"b": BUDGETS["b"]})
     plain = _candidate(genotype, latency_ms=25.0, flash_kib=60.0)
     assert only.seen(plain, "b") is plain
@@ -98,7 +98,7 @@ def test_figures_of_one_target_have_plain_names(genotype: Genotype) -> None:
     assert only.view("b", ("accuracy", "latency_ms")).name == ""
 
 
-def test_columns_of_a_target_have_its_name() -> None:
+def test_title_of_target_metric_starts_with_target() -> None:
     assert metric_of("npu.latency_ms").title == "npu latency [ms]"
     assert metric_of("accuracy").maximise
     with pytest.raises(ConfigError, match="Unknown metric"):
@@ -106,7 +106,7 @@ def test_columns_of_a_target_have_its_name() -> None:
 
 
 class _Other:
-    """Costs that fall where those of the other target grow."""
+    """Costs that decrease where those of the other target increase."""
 
     max_cost_queries: int | None = None
 
@@ -116,7 +116,9 @@ class _Other:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", few_of(["pareto", "nsga2"], 1))
-def test_search_scores_what_fits_one_budget(tiny: SearchSpace, tmp_path: Path, name: str) -> None:
+def test_search_scores_candidates_that_meet_any_budget(
+    tiny: SearchSpace, tmp_path: Path, name: str
+) -> None:
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
     small, large = size(tiny.smallest()), size(tiny.largest())
     third = (large - small) / 3
@@ -141,7 +143,7 @@ def test_search_scores_what_fits_one_budget(tiny: SearchSpace, tmp_path: Path, n
     assert {"a.latency_ms", "b.latency_ms"} <= candidates[0].row(tiny, "accuracy").keys()
 
 
-def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
+def test_joint_front_uses_figures_of_all_targets(genotype: Genotype) -> None:
     def member(accuracy: float, ms: tuple[float, float], over: tuple[str, ...] = ()) -> Member:
         parts = {}
         for target, latency in zip("ab", ms, strict=True):
@@ -155,9 +157,9 @@ def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
     best = member(0.95, (1.0, 2.0), ("latency_ms",))
     others = [member(0.9, (1.0, 2.0)), member(0.9, (1.0, 3.0)), member(0.9, (2.0, 1.0))]
-    found = Front(objectives, [*others, best]).judged().members
-    assert [m.on_front for m in found] == [True, False, True, False]
-    assert [m.label for m in found] == [
+    results = Front(objectives, [*others, best]).judged().members
+    assert [m.on_front for m in results] == [True, False, True, False]
+    assert [m.label for m in results] == [
         "", "left the front", "", "over a.latency_ms; over b.latency_ms",
     ]  # fmt: skip
     assert Front(objectives, [best]).judged().remaining == []
@@ -174,14 +176,14 @@ def test_joint_front_has_near_members(genotype: Genotype) -> None:
 
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
     members = [member((0.9, 0.9), 1.0), member((0.89, 0.89), 1.5), member((0.89, 0.8), 1.5)]
-    found = Front(objectives, members).judged().members
+    results = Front(objectives, members).judged().members
     # The second is within the interval of the difference, 0.028, on both targets.
-    assert [m.label for m in found] == ["", NEAR, NEAR]
+    assert [m.label for m in results] == ["", NEAR, NEAR]
     slower = member((0.8, 0.8), 1.5)
     assert Front(objectives, [members[0], slower]).judged().members[1].label == "left the front"
 
 
-def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> None:
+def test_joint_member_has_worst_accuracy_of_targets(genotype: Genotype) -> None:
     def part(accuracy: float, name: str, ratio: float) -> Member:
         figures = {name: Quantity(accuracy, "measured"), "latency_ms": Quantity(2.0, "measured")}
         details = dict(zip(RATIOS, (ratio, ratio - 0.1, ratio + 0.1), strict=True))

@@ -1,4 +1,4 @@
-"""Several search spaces as one."""
+"""Unions of search spaces."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ OBJECTIVES = ("accuracy", "latency_ms")
 
 @pytest.fixture(scope="module")
 def other(tiny: SearchSpace) -> SearchSpace:
-    """Return a space of fewer networks, some of whose choices are called as those of ``tiny``."""
+    """Return a smaller space that shares names of choices with ``tiny``."""
     choices = {
         "resolution": (8,),
         "stages.0.depth": (1, 2),
@@ -48,7 +48,7 @@ def both(tiny: SearchSpace, other: SearchSpace) -> Space:
     return union.join_spaces([tiny, other])
 
 
-def test_single_space_stays_as_it_is(tiny: SearchSpace) -> None:
+def test_single_space_is_unchanged(tiny: SearchSpace) -> None:
     assert union.join_spaces([tiny]) is tiny
     assert union.to_json(tiny).keys() == {"name", "family", "choices", "fixed", "when"}
     genotype = tiny.sample(random.Random(0))
@@ -57,21 +57,23 @@ def test_single_space_stays_as_it_is(tiny: SearchSpace) -> None:
     assert [*tiny.scope({})] == [*tiny.choices]
 
 
-def test_counted_genotypes_equal_enumerated_ones(
+def test_number_of_genotypes_matches_enumeration(
     both: Space, tiny: SearchSpace, other: SearchSpace
 ) -> None:
-    every: dict[str, Genotype] = {}
-    for own in (tiny, other):  # all of the union's would be 92,160 assignments
-        names = both.scope({union.ROOT: own.name})
+    genotypes: dict[str, Genotype] = {}
+    for space in (tiny, other):  # the union has 92,160 assignments
+        names = both.scope({union.ROOT: space.name})
         rows = itertools.product(*(both.choices[n] for n in names if n != union.ROOT))
         for row in rows:
-            found = both.genotype({union.ROOT: own.name, **dict(zip(names[1:], row, strict=True))})
-            every[found.id] = found
-    assert both.n_genotypes() == len(every) == tiny.n_genotypes() + other.n_genotypes()
+            genotype = both.genotype(
+                {union.ROOT: space.name, **dict(zip(names[1:], row, strict=True))}
+            )
+            genotypes[genotype.id] = genotype
+    assert both.n_genotypes() == len(genotypes) == tiny.n_genotypes() + other.n_genotypes()
     assert other.n_genotypes() == 9
 
 
-def test_ids_are_those_of_a_search_of_the_space_alone(both: Space) -> None:
+def test_ids_equal_those_of_single_space(both: Space) -> None:
     rng = random.Random(0)
     for member in both.members:
         for _ in range(20):
@@ -93,7 +95,7 @@ def test_choices_of_other_spaces_are_inactive(both: Space, tiny: SearchSpace) ->
     assert {*both.optional()} == {*both.choices} - {union.ROOT}
 
 
-def test_samples_are_of_all_spaces(both: Space) -> None:
+def test_samples_cover_all_spaces(both: Space) -> None:
     rng = random.Random(0)
     n = sum(both.sample(rng).space == "tiny" for _ in range(400))
     assert 150 < n < 250
@@ -101,7 +103,7 @@ def test_samples_are_of_all_spaces(both: Space) -> None:
     assert both.largest().space == "other"
 
 
-def test_what_is_not_offered_is_refused(both: Space, other: SearchSpace) -> None:
+def test_invalid_assignments_are_refused(both: Space, other: SearchSpace) -> None:
     with pytest.raises(SpaceError, match=r"Unknown space 'tinyy'. Did you mean 'tiny'\?"):
         both.genotype({union.ROOT: "tinyy"})
     with pytest.raises(SpaceError, match=r"'stages\.0\.depth' is missing; allowed: 1, 2"):
@@ -113,14 +115,14 @@ def test_what_is_not_offered_is_refused(both: Space, other: SearchSpace) -> None
         union.join_spaces([clash[0], replace(clash[1], choices={"x": (1, 2)})])
 
 
-def test_union_survives_json(both: Space, tiny: SearchSpace) -> None:
+def test_union_round_trips_through_json(both: Space, tiny: SearchSpace) -> None:
     again = union.from_json(json.loads(json.dumps(union.to_json(both))))
     assert again == both
     assert again.digest == both.digest != tiny.digest
     assert union.from_json(json.loads(json.dumps(union.to_json(tiny)))) == tiny
 
 
-def test_names_are_names_paths_lists_and_folders(
+def test_space_names_accept_paths_lists_and_folders(
     tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = tmp_path / "content" / "search_spaces"
@@ -136,24 +138,22 @@ def test_names_are_names_paths_lists_and_folders(
         "a",
         "b",
     ]
-    own = [str(shipped / "baselines" / f"{name}.yaml") for name in "ab"]
-    assert union.space_names(str(shipped / "baselines")) == own
-    assert [union.stem(name) for name in own] == ["a", "b"]
-    assert union.space_names("unknown") == [
-        "unknown"
-    ]  # it is looked for, and refused, where it is read
+    paths = [str(shipped / "baselines" / f"{name}.yaml") for name in "ab"]
+    assert union.space_names(str(shipped / "baselines")) == paths
+    assert [union.stem(name) for name in paths] == ["a", "b"]
+    assert union.space_names("unknown") == ["unknown"]  # refused when it is loaded
     for value, message in (
         ([], "names no search space"),
         ("empty", "no search space"),
         (["tiny", "tiny"], "two spaces are named 'tiny'"),
-        (["baselines", own[0]], "two spaces are named 'a'"),
+        (["baselines", paths[0]], "two spaces are named 'a'"),
     ):
         with pytest.raises(SpaceError, match=message):
             union.space_names(value)
 
 
-class Small:
-    """Costs and accuracies that follow from the options; ``other`` costs more."""
+class SmallEvaluator:
+    """Costs and accuracies computed from the options; ``other`` costs more."""
 
     max_cost_queries: int | None = None
 
@@ -173,7 +173,7 @@ class Small:
 def _candidates(
     both: Space, path: Path, sampler: str, n: int, max_cost_queries: int | None = None
 ) -> list[Candidate]:
-    small = Small(both)
+    small = SmallEvaluator(both)
     small.max_cost_queries = max_cost_queries
     opened = LocalStudy(path, both, OBJECTIVES)
     problem = loop.SearchProblem(both, Budget(), small, small)
@@ -184,68 +184,68 @@ def _candidates(
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_first_trials_are_of_all_spaces(both: Space, tmp_path: Path, sampler: str) -> None:
-    found = _candidates(both, tmp_path / "study.db", sampler, 8)
-    n = sum(candidate.genotype.space == "other" for candidate in found)
+def test_initial_trials_cover_all_spaces(both: Space, tmp_path: Path, sampler: str) -> None:
+    results = _candidates(both, tmp_path / "study.db", sampler, 8)
+    n = sum(candidate.genotype.space == "other" for candidate in results)
     assert 3 <= n <= 5
-    smallest = {candidate.id for candidate in found}
+    smallest = {candidate.id for candidate in results}
     if sampler != "pareto":
         assert {m.smallest().id for m in both.members} <= smallest
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_cost_queries", [None, 6])
-def test_pareto_finds_the_fronts_of_both(
+def test_pareto_front_covers_both_spaces(
     both: Space, tmp_path: Path, max_cost_queries: int | None
 ) -> None:
-    found = _candidates(both, tmp_path / "a.db", "pareto", 30, max_cost_queries)
-    assert len({candidate.id for candidate in found}) == 30
-    front = pareto_front(found, OBJECTIVES)
+    results = _candidates(both, tmp_path / "a.db", "pareto", 30, max_cost_queries)
+    assert len({candidate.id for candidate in results}) == 30
+    front = pareto_front(results, OBJECTIVES)
     assert {candidate.genotype.space for candidate in front} == {"tiny", "other"}
     _candidates(both, tmp_path / "b.db", "pareto", 17, max_cost_queries)
     again = _candidates(both, tmp_path / "b.db", "pareto", 30, max_cost_queries)
-    assert [candidate.id for candidate in again] == [candidate.id for candidate in found]
+    assert [candidate.id for candidate in again] == [candidate.id for candidate in results]
 
 
-def test_smallest_of_each_is_tried_where_nothing_fits(both: Space, tmp_path: Path) -> None:
-    small = Small(both)
+def test_smallest_of_each_space_is_tried_if_none_fits(both: Space, tmp_path: Path) -> None:
+    small = SmallEvaluator(both)
     opened = LocalStudy(tmp_path / "study.db", both, OBJECTIVES)
     problem = loop.SearchProblem(both, Budget({"latency_ms": 0.1}), small, small)
-    found = loop.run_trials(problem, opened, SamplerConfig("pareto"), 0, 3, NullProgress())
+    result = loop.run_trials(problem, opened, SamplerConfig("pareto"), 0, 3, NullProgress())
     opened.close()
-    assert [c.id for c in found[:2]] == [m.smallest().id for m in both.members]
+    assert [c.id for c in result[:2]] == [m.smallest().id for m in both.members]
 
 
-def test_rungs_give_each_space_its_share(both: Space, other: SearchSpace) -> None:
+def test_initial_assignments_alternate_between_spaces(both: Space, other: SearchSpace) -> None:
     genotypes = [both.genotype(rung) for rung in loop.initial_assignments(both)]
     assert len({genotype.id for genotype in genotypes}) == len(genotypes) == 8
     assert [genotype.space for genotype in genotypes[:4]] == ["tiny", "other"] * 2
     one = SearchSpace("a", "mbconv", {"x": (1,)}, {})
     ones = union.join_spaces([replace(one, name=name) for name in "abc"])
-    assert [both_of["space"] for both_of in loop.initial_assignments(ones)] == ["a", "b", "c"]
+    assert [assignment["space"] for assignment in loop.initial_assignments(ones)] == ["a", "b", "c"]
 
 
-def test_candidates_are_read_back(both: Space, tmp_path: Path) -> None:
-    found = _candidates(both, tmp_path / "study.db", "random", 12)
+def test_candidates_of_union_round_trip(both: Space, tmp_path: Path) -> None:
+    results = _candidates(both, tmp_path / "study.db", "random", 12)
     record = study_in_file(tmp_path / "study.db").read()
-    assert [c.genotype for c in record.candidates] == [c.genotype for c in found]
+    assert [c.genotype for c in record.candidates] == [c.genotype for c in results]
     assert study_in_file(tmp_path / "study.db").summary().space == both
     folder = RunFolder(tmp_path)
-    rows = [candidate.row(both, "accuracy") for candidate in found]
+    rows = [candidate.row(both, "accuracy") for candidate in results]
     assert [*rows[0]][4:6] == ["space", "tiny.resolution"]
-    for row, candidate in zip(rows, found, strict=True):
+    for row, candidate in zip(rows, results, strict=True):
         assert row["space"] == candidate.genotype.space
         assert (row["other.stages.0.depth"] is None) == (row["space"] == "tiny")
     folder.write_parquet("candidates.parquet", rows)
-    read = read_candidates(folder.path, [member.name for member in both.members])
-    assert read is not None
-    assert [c.genotype for c in read] == [c.genotype for c in found]
+    candidates = read_candidates(folder.path, [member.name for member in both.members])
+    assert candidates is not None
+    assert [c.genotype for c in candidates] == [c.genotype for c in results]
 
 
-def test_options_are_shown_apart(both: Space) -> None:
+def test_option_labels_include_space(both: Space) -> None:
     genotypes = [member.smallest() for member in both.members]
-    apart = union.option_labels(genotypes)
-    assert apart(genotypes[1])[:2] == (("space", "other"), ("other.resolution", 8))
+    labels = union.option_labels(genotypes)
+    assert labels(genotypes[1])[:2] == (("space", "other"), ("other.resolution", 8))
     assert union.option_labels(genotypes[:1])(genotypes[0]) == genotypes[0].options
 
 

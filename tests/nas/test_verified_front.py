@@ -1,4 +1,4 @@
-"""What is read of the verified fronts that runs leave behind."""
+"""Verified fronts read from run folders."""
 
 import json
 from collections.abc import Mapping
@@ -37,12 +37,14 @@ TWO: Manifest = {
         "npu": {"config": {"budget": {"latency_ms": 2.0}}}, "cpu": {"config": {"budget": {}}},
     },
 }  # fmt: skip
-OUTRUN = dict(zip(RATIOS, (1.0, 0.9, 1.1), strict=True))
+SLOW_INT8 = dict(zip(RATIOS, (1.0, 0.9, 1.1), strict=True))
 
 
-def _front(run: Path, objectives: list[str], figures: Mapping[str, float], **said: Any) -> None:
-    """Write a front of one member, whose figures all have an interval of 1 around them."""
-    row = {"id": CANDIDATE.id, "verified_fits_budget": True, "verified_on_front": True, **said}
+def _write_front(
+    run: Path, objectives: list[str], figures: Mapping[str, float], **columns: Any
+) -> None:
+    """Write a front of one member whose figures all have an interval of width 1."""
+    row = {"id": CANDIDATE.id, "verified_fits_budget": True, "verified_on_front": True, **columns}
     row |= dict.fromkeys(objectives, 0.5)
     for name, value in figures.items():
         figure = Quantity(value, "measured", value - 0.5, value + 0.5)
@@ -51,17 +53,17 @@ def _front(run: Path, objectives: list[str], figures: Mapping[str, float], **sai
     RunFolder(run).write_json("front.json", {"objectives": directions, "members": [row]})
 
 
-def _made(run: Path, figures: Mapping[str, Quantity], details: Mapping[str, float]) -> None:
+def _write_member(run: Path, figures: Mapping[str, Quantity], details: Mapping[str, float]) -> None:
     (run / "models").mkdir(parents=True)
     rows = {name: figure.to_json() for name, figure in figures.items()}
     content = {"genotype": {}, "figures": rows, "details": details, "files": {}}
     RunFolder(run).write_json(f"models/{CANDIDATE.id}.json", content)
 
 
-def test_member_is_as_its_file_answers(tmp_path: Path) -> None:
+def test_front_member_has_verified_figures(tmp_path: Path) -> None:
     figures = {"accuracy_fp32": 0.9, "accuracy_int8": 0.8, "latency_ms": 1.8}
     near = {"verified_near_front": True, f"verified_{RATIOS[-1]}": 0.7, "verified_cycles": 9.0}
-    _front(tmp_path, ["accuracy", "latency_ms"], figures, **near)
+    _write_front(tmp_path, ["accuracy", "latency_ms"], figures, **near)
     front = Run(tmp_path, ONE).front([CANDIDATE])
     assert front.objectives == ("accuracy", "latency_ms")
     (member,) = front.remaining
@@ -70,22 +72,22 @@ def test_member_is_as_its_file_answers(tmp_path: Path) -> None:
     assert member.quality == Quantity(0.8, "measured", 0.8 - 0.5, 0.8 + 0.5)
     assert member.details == {RATIOS[-1]: 0.7}
     assert member.near_front
-    assert member.over_budget == ("latency_ms",)  # by the worse end of its interval
+    assert member.over_budget == ("latency_ms",)  # by the upper end of its interval
 
 
-def test_what_left_the_front_is_no_longer_on_it(tmp_path: Path) -> None:
+def test_member_that_left_front_is_marked(tmp_path: Path) -> None:
     figures = {"accuracy_int8": 0.8, "latency_ms": 1.0}
-    _front(tmp_path, ["accuracy", "latency_ms"], figures, verified_on_front=False)
+    _write_front(tmp_path, ["accuracy", "latency_ms"], figures, verified_on_front=False)
     front = Run(tmp_path, ONE).front([CANDIDATE])
     assert [member.on_front for member in front.members] == [False]
     assert front.remaining == []
 
 
-def test_network_for_all_targets_has_the_figures_of_each(tmp_path: Path) -> None:
+def test_joint_member_has_figures_of_each_target(tmp_path: Path) -> None:
     npu = {"npu.accuracy_fp32": 0.9, "npu.accuracy_int8": 0.7, "npu.latency_ms": 1.8}
     figures = npu | {"cpu.accuracy_fp32": 0.9, "cpu.latency_ms": 4.0}
-    _front(tmp_path, ["accuracy", "npu.latency_ms", "cpu.latency_ms"], figures)
-    _made(tmp_path / "npu", {}, OUTRUN)
+    _write_front(tmp_path, ["accuracy", "npu.latency_ms", "cpu.latency_ms"], figures)
+    _write_member(tmp_path / "npu", {}, SLOW_INT8)
     (member,) = Run(tmp_path, TWO).front([CANDIDATE]).members
     assert {name: part.quality.value for name, part in member.parts.items()} == {
         "npu": 0.7, "cpu": 0.9,
@@ -95,43 +97,43 @@ def test_network_for_all_targets_has_the_figures_of_each(tmp_path: Path) -> None
     assert member.int8_slowdown.endswith("timed in turns on npu")
 
 
-def test_run_without_a_front_has_no_members(tmp_path: Path) -> None:
+def test_run_without_front_has_no_members(tmp_path: Path) -> None:
     assert Run(tmp_path, ONE).front([CANDIDATE]).members == ()
 
 
-def test_member_that_is_no_candidate_is_refused(tmp_path: Path) -> None:
+def test_member_without_candidate_is_refused(tmp_path: Path) -> None:
     figures = {"accuracy_int8": 0.8, "latency_ms": 1.0}
-    _front(tmp_path, ["accuracy", "latency_ms"], figures)
+    _write_front(tmp_path, ["accuracy", "latency_ms"], figures)
     with pytest.raises(
         RunError, match=rf"names {CANDIDATE.id}, which is no candidate of the search\."
     ):
         Run(tmp_path, ONE).front([])
 
 
-def test_what_was_verified_by_now_is_known_before_the_front_is(tmp_path: Path) -> None:
+def test_member_is_read_before_front_is_written(tmp_path: Path) -> None:
     assert Run(tmp_path, ONE).member(CANDIDATE) is None
     figures = {"accuracy_int8": Quantity(0.8, "measured"), "latency_ms": Quantity(1.0, "measured")}
-    _made(tmp_path, figures, OUTRUN)
+    _write_member(tmp_path, figures, SLOW_INT8)
     member = Run(tmp_path, ONE).member(CANDIDATE)
     assert member is not None
-    assert (member.figures, member.details, member.on_front) == (figures, OUTRUN, None)
+    assert (member.figures, member.details, member.on_front) == (figures, SLOW_INT8, None)
     values = {name: figure.value for name, figure in figures.items()}
-    _front(tmp_path, ["accuracy", "latency_ms"], values)
+    _write_front(tmp_path, ["accuracy", "latency_ms"], values)
     member = Run(tmp_path, ONE).member(CANDIDATE)
     assert member is not None
     assert member.on_front is True
 
 
-def test_what_was_verified_on_one_of_several_targets_is_that_one_s(tmp_path: Path) -> None:
-    _made(tmp_path / "cpu", {"accuracy_fp32": Quantity(0.8, "measured")}, {"cycles": 7.0})
+def test_member_verified_on_one_target_has_its_figures(tmp_path: Path) -> None:
+    _write_member(tmp_path / "cpu", {"accuracy_fp32": Quantity(0.8, "measured")}, {"cycles": 7.0})
     member = Run(tmp_path, TWO).member(CANDIDATE)
     assert member is not None
     assert [*member.figures] == ["cpu.accuracy_fp32"]
     assert member.details == {"cpu.cycles": 7.0}
 
 
-def test_members_that_are_not_better_than_a_constant_answer_are_read(tmp_path: Path) -> None:
-    _front(tmp_path, ["accuracy", "latency_ms"], {"accuracy_int8": 0.5, "latency_ms": 1.0})
+def test_members_at_chance_level_are_not_recommendable(tmp_path: Path) -> None:
+    _write_front(tmp_path, ["accuracy", "latency_ms"], {"accuracy_int8": 0.5, "latency_ms": 1.0})
     content = json.loads((tmp_path / "front.json").read_text())
     RunFolder(tmp_path).write_json("front.json", content | {"guessing": [CANDIDATE.id]})
     front = Run(tmp_path, ONE).front([CANDIDATE])
@@ -139,7 +141,7 @@ def test_members_that_are_not_better_than_a_constant_answer_are_read(tmp_path: P
     assert front.recommendable == []
 
 
-def test_confusion_matrices_are_kept_in_files(tmp_path: Path) -> None:
+def test_confusion_matrices_round_trip_and_are_shown(tmp_path: Path) -> None:
     confusion = {"cat": {"cat": 3, "dog": 1}, "dog": {"dog": 4}, "cow": {}}
     figures = {"accuracy_int8": Quantity(0.9, "measured"), "macro_f1": Quantity(0.8, "measured")}
     member = Member(CANDIDATE, figures, {}, {}, confusion=confusion)

@@ -60,7 +60,7 @@ def members(parts: components.SearchComponents) -> list[Candidate]:
     ]
 
 
-def test_verified_files_are_what_the_figures_are_of(
+def test_figures_are_those_of_verified_files(
     members: list[Candidate], bench: Verifier, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
@@ -85,26 +85,26 @@ def test_verified_members_are_not_verified_again(
     folder = RunFolder(tmp_path)
     first = verify(members, bench, Budget(), OBJECTIVES, folder, NullProgress()).members
 
-    def forbidden(genotype: object) -> DeployableNetwork:
+    def fail(genotype: object) -> DeployableNetwork:
         raise AssertionError("verified twice")
 
     import dataclasses
 
-    idle = dataclasses.replace(bench, finetuned=forbidden)
+    idle = dataclasses.replace(bench, finetuned=fail)
     assert verify(members, idle, Budget(), OBJECTIVES, folder, NullProgress()).members == first
 
 
 @pytest.mark.parametrize("kind", [CompileError, CollapseError, DeviceCrashError, DeviceError])
-def test_member_that_cannot_be_verified_takes_no_other_with_it(
+def test_failed_verification_does_not_stop_others(
     members: list[Candidate], bench: Verifier, tmp_path: Path, kind: type[HwnasError]
 ) -> None:
-    """But where no device answers, the others cannot be verified, either."""
+    """Except without a device, where no member can be verified."""
     folder, (bad, good) = RunFolder(tmp_path), members
-    folder.write_json(f"models/{bad.id}.json", _made("others"))
+    folder.write_json(f"models/{bad.id}.json", _earlier_record("others"))
 
     def finished(genotype: Genotype) -> DeployableNetwork:
         if genotype == bad.genotype:
-            raise kind("no answer within 120 s (export)")
+            raise kind("timeout after 120 s (export)")
         return bench.finetuned(genotype)
 
     failing = replace(bench, finetuned=finished, weights=lambda genotype: "these")
@@ -112,19 +112,19 @@ def test_member_that_cannot_be_verified_takes_no_other_with_it(
         with pytest.raises(DeviceError):
             verify(members, failing, Budget(), OBJECTIVES, folder, NullProgress())
         return
-    found = verify(members, failing, Budget(), OBJECTIVES, folder, NullProgress())
-    assert [member.candidate.id for member in found.members] == [good.id]
-    assert found.members[0].on_front
-    assert found.failed == {bad.id: "no answer within 120 s (export)"}
+    result = verify(members, failing, Budget(), OBJECTIVES, folder, NullProgress())
+    assert [member.candidate.id for member in result.members] == [good.id]
+    assert result.members[0].on_front
+    assert result.failed == {bad.id: "timeout after 120 s (export)"}
     assert [path.name for path in (tmp_path / "models").glob("*.json")] == [f"{good.id}.json"]
 
 
-def _made(weights: str) -> Row:
-    """Return what an earlier run wrote of a member with other weights."""
+def _earlier_record(weights: str) -> Row:
+    """Return the record of a member from an earlier run with other weights."""
     return {"genotype": {}, "figures": {}, "details": {}, "files": {}, "weights": weights}
 
 
-def test_members_that_leave_the_budget_or_the_front_are_marked(
+def test_members_over_budget_or_off_front_are_marked(
     members: list[Candidate], bench: Verifier, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
@@ -141,7 +141,7 @@ def test_members_that_leave_the_budget_or_the_front_are_marked(
     assert marks == [True, False]
 
 
-def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
+def test_member_over_budget_does_not_displace_feasible_one() -> None:
     from hwnas.core.quantity import Quantity
     from hwnas.models.spaces import Genotype
     from hwnas.nas.front import Front
@@ -161,9 +161,7 @@ def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
 @pytest.mark.parametrize(
     ("right", "label"), [(349, "not significantly off the front"), (338, "left the front")]
 )
-def test_member_that_chance_may_have_put_behind_is_told_from_one_that_left(
-    right: int, label: str
-) -> None:
+def test_members_not_significantly_off_front_are_labelled(right: int, label: str) -> None:
     from hwnas.core.quantity import Quantity
     from hwnas.models.spaces import Genotype
     from hwnas.nas.front import Front
@@ -182,10 +180,10 @@ def test_member_that_chance_may_have_put_behind_is_told_from_one_that_left(
     assert (faster.label, slower.label) == ("", label)
 
 
-def test_search_never_reads_the_test_split(
+def test_search_does_not_read_test_split(
     parts: components.SearchComponents, tmp_path: Path
 ) -> None:
-    """With a test split that cannot be read, training, scoring and searching go on."""
+    """Training, scoring and search work with an unreadable test split."""
     import dataclasses
 
     class Unreadable:

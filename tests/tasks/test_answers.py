@@ -1,4 +1,4 @@
-"""What networks answered, in files: written by searches, read by them and by plans."""
+"""Files of predictions: written by searches, read by them and by plans."""
 
 from pathlib import Path
 
@@ -15,34 +15,36 @@ from hwnas.tasks.predictions import (
 )
 
 
-def _heard(seed: int, n: int) -> Predictions:
+def _predictions(seed: int, n: int) -> Predictions:
     rng = np.random.default_rng(seed)
     return Predictions(rng.random(n) < 0.8, rng.random(n).astype(np.float32).astype(np.float64))
 
 
-def _written(run: Path, model: str, seed: int = 0) -> dict[str, Predictions]:
-    splits = {"validation": _heard(seed, 60), "test": _heard(seed + 1, 70)}
+def _write_predictions(run: Path, model: str, seed: int = 0) -> dict[str, Predictions]:
+    splits = {"validation": _predictions(seed, 60), "test": _predictions(seed + 1, 70)}
     path = run / PREDICTIONS_FILE.format(model)
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_bytes(pack_predictions(model, splits))
     return splits
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    splits = _written(tmp_path, "abc")
+def test_predictions_round_trip(tmp_path: Path) -> None:
+    splits = _write_predictions(tmp_path, "abc")
     read = read_predictions(tmp_path, "abc")
     assert read is not None
     assert read.keys() == splits.keys()
-    for split, heard in splits.items():
-        assert (read[split].correct == heard.correct).all()
-        assert (read[split].confidence == heard.confidence).all()
+    for split, predictions in splits.items():
+        assert (read[split].correct == predictions.correct).all()
+        assert (read[split].confidence == predictions.confidence).all()
     assert read_predictions(tmp_path, "other") is None
 
 
-def test_few_images_are_enough_for_a_search_and_not_for_a_plan(tmp_path: Path) -> None:
+def test_plan_requires_more_images_than_search(tmp_path: Path) -> None:
     path = tmp_path / PREDICTIONS_FILE.format("a")
     path.parent.mkdir()
-    path.write_bytes(pack_predictions("a", {"validation": _heard(0, 49), "test": _heard(1, 3)}))
+    path.write_bytes(
+        pack_predictions("a", {"validation": _predictions(0, 49), "test": _predictions(1, 3)})
+    )
     read = read_predictions(tmp_path, "a")
     assert read is not None
     assert len(read["test"].correct) == 3
@@ -50,50 +52,50 @@ def test_few_images_are_enough_for_a_search_and_not_for_a_plan(tmp_path: Path) -
         read_prediction_files([path])
 
 
-def test_equal_answers_are_equal_bytes() -> None:
-    splits = {"validation": _heard(0, 60)}
+def test_equal_predictions_have_equal_bytes() -> None:
+    splits = {"validation": _predictions(0, 60)}
     assert pack_predictions("a", splits) == pack_predictions("a", splits)
 
 
-def test_a_plan_reads_a_run(tmp_path: Path) -> None:
-    first, second = _written(tmp_path, "a"), _written(tmp_path, "b", seed=5)
+def test_plan_reads_predictions_of_run(tmp_path: Path) -> None:
+    first, second = _write_predictions(tmp_path, "a"), _write_predictions(tmp_path, "b", seed=5)
     answers = read_prediction_files([tmp_path])
     assert answers.models == ("a", "b")
     for i, splits in enumerate((first, second)):
         assert (answers.correct[i] == splits["validation"].correct).all()
-    counted = answers.cascade("a", "b", 0.25)
-    assert counted is not None
+    cascade = answers.cascade("a", "b", 0.25)
+    assert cascade is not None
     order = np.argsort(first["validation"].confidence, kind="stable")
     right = first["validation"].correct.copy()
     right[order[:15]] = second["validation"].correct[order[:15]]
-    assert counted[0].value == pytest.approx(right.mean())
+    assert cascade[0].value == pytest.approx(right.mean())
 
 
-def test_of_two_runs_the_answers_count_that_are_of_the_weights_that_run(tmp_path: Path) -> None:
+def test_predictions_of_chosen_run_are_used(tmp_path: Path) -> None:
     runs = [tmp_path / name for name in "ab"]
-    written = [_written(run, "x", seed) for run, seed in zip(runs, (0, 5), strict=True)]
-    _written(runs[1], "y", seed=9)
+    written = [_write_predictions(run, "x", seed) for run, seed in zip(runs, (0, 5), strict=True)]
+    _write_predictions(runs[1], "y", seed=9)
     with pytest.raises(ConfigError, match=r"x\.answers\.npz and .* different predictions"):
         read_prediction_files(runs)
-    found = read_prediction_files(runs, {"x": runs[1], "y": tmp_path / "c"})
-    assert found.models == ("x",)
-    assert (found.correct[0] == written[1]["validation"].correct).all()
-    assert found.left_out == ("y",)  # a third run's, of which none are there
+    result = read_prediction_files(runs, {"x": runs[1], "y": tmp_path / "c"})
+    assert result.models == ("x",)
+    assert (result.correct[0] == written[1]["validation"].correct).all()
+    assert result.left_out == ("y",)  # its run was not read
     assert read_prediction_files([*runs, runs[1]], {"x": runs[1]}).models == (
         "x",
         "y",
     )  # the same twice
 
 
-def test_answers_to_other_images_are_refused_by_name(tmp_path: Path) -> None:
-    _written(tmp_path, "x")
+def test_predictions_on_other_images_are_refused(tmp_path: Path) -> None:
+    _write_predictions(tmp_path, "x")
     path = tmp_path / PREDICTIONS_FILE.format("y")
-    path.write_bytes(pack_predictions("y", {"validation": _heard(0, 61)}))
+    path.write_bytes(pack_predictions("y", {"validation": _predictions(0, 61)}))
     with pytest.raises(ConfigError, match=r"'x' on 60 images, .* of 'y' on 61"):
         read_prediction_files([tmp_path])
 
 
-def test_a_run_without_answers_is_refused(tmp_path: Path) -> None:
+def test_run_without_predictions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no models/\*\.answers\.npz"):
         read_prediction_files([tmp_path])
 
@@ -108,17 +110,17 @@ def test_a_run_without_answers_is_refused(tmp_path: Path) -> None:
         ({"confidence": np.full((1, 60), "x")}, "numbers"),
     ],
 )
-def test_damaged_answers_are_refused_in_a_line(
+def test_damaged_predictions_are_refused(
     tmp_path: Path, arrays: dict[str, np.ndarray], words: str
 ) -> None:
-    whole = {
+    valid = {
         "models": np.array(["a"]),
         "correct": np.ones((1, 60), bool),
         "confidence": np.ones((1, 60)),
     }
     path = tmp_path / PREDICTIONS_FILE.format("a")
     path.parent.mkdir()
-    written = arrays if "models" in arrays else {**whole, **arrays}
+    written = arrays if "models" in arrays else {**valid, **arrays}
     np.savez(path, allow_pickle=False, **written)
     with pytest.raises(RunError, match=words):
         read_predictions(tmp_path, "a")

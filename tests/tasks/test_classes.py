@@ -15,8 +15,8 @@ TASK = ClassificationTask(NAMES, (300, 80, 20, 5))
 Labels = NDArray[np.int64]
 
 
-def _drawn(n: int) -> tuple[Labels, Labels, NDArray[np.float64]]:
-    """Return classes, answers and outputs; the last class has neither."""
+def _draw(n: int) -> tuple[Labels, Labels, NDArray[np.float64]]:
+    """Return classes, predictions and outputs; the last class does not occur."""
     truth = RNG.choice(3, n, p=(0.75, 0.2, 0.05))
     answers = np.where(RNG.random(n) < 0.7, truth, RNG.integers(0, 3, n))
     return truth, answers, np.eye(4)[answers]
@@ -30,8 +30,8 @@ def _drawn(n: int) -> tuple[Labels, Labels, NDArray[np.float64]]:
         ("macro_f1", lambda truth, answers: reference.f1_score(truth, answers, average="macro")),
     ],
 )
-def test_metrics_are_those_of_scikit_learn(metric: str, expected: object) -> None:
-    task, (truth, answers, outputs) = TASK.with_metric(metric), _drawn(300)
+def test_metrics_match_scikit_learn(metric: str, expected: object) -> None:
+    task, (truth, answers, outputs) = TASK.with_metric(metric), _draw(300)
     figure = task.score(task.per_sample(outputs, truth))
     assert callable(expected)
     assert figure.value == pytest.approx(expected(truth, answers))
@@ -41,18 +41,18 @@ def test_metrics_are_those_of_scikit_learn(metric: str, expected: object) -> Non
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_intervals_cover_the_expectation(metric: str) -> None:
+def test_intervals_cover_expected_value(metric: str) -> None:
     task = TASK.with_metric(metric)
-    truth, _, outputs = _drawn(400_000)
+    truth, _, outputs = _draw(400_000)
     expected, n_covered = task.score(task.per_sample(outputs, truth)).value, 0
     for _ in range(300):
-        truth, _, outputs = _drawn(300)
+        truth, _, outputs = _draw(300)
         figure = task.score(task.per_sample(outputs, truth))
         n_covered += figure.lower <= expected <= figure.upper
     assert n_covered >= 273  # 91 %: 95 % less three standard deviations
 
 
-def test_a_perfect_network_has_an_interval() -> None:
+def test_perfect_network_has_interval() -> None:
     for metric in METRICS:
         task, truth = TASK.with_metric(metric), np.arange(60) % 3
         figure = task.score(task.per_sample(np.eye(4)[truth], truth))
@@ -60,7 +60,7 @@ def test_a_perfect_network_has_an_interval() -> None:
         assert 0.8 < figure.lower < 1
 
 
-def test_confusion_counts_classes_and_answers() -> None:
+def test_confusion_counts_classes_and_predictions() -> None:
     truth, answers = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 1, 0])
     confusion = TASK.confusion(np.eye(4)[answers], truth)
     assert confusion == {"a": {"a": 2, "b": 1}, "b": {"b": 2}, "c": {"a": 1}, "absent": {}}
@@ -72,8 +72,8 @@ def test_confusion_counts_classes_and_answers() -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_degradation_is_significant_where_it_is_large(metric: str) -> None:
-    task, (truth, _, outputs) = TASK.with_metric(metric), _drawn(300)
+def test_large_degradation_is_significant(metric: str) -> None:
+    task, (truth, _, outputs) = TASK.with_metric(metric), _draw(300)
     results = task.per_sample(outputs, truth)
     perfect = task.per_sample(np.eye(4)[truth], truth)
     loss = task.degradation(results, perfect)
@@ -95,12 +95,12 @@ def test_labels_are_indices_of_names(train: list[object], names: list[str], mess
         Classification().targets("Data set 'x'", {"train": train, "test": [0, 1]}, names)
 
 
-def test_points_are_those_of_the_metric() -> None:
+def test_points_name_the_metric() -> None:
     points = [TASK.with_metric(metric).description.points for metric in METRICS]
     assert points == [f"points of {name}" for name in ("accuracy", "balanced accuracy", "macro-F1")]
 
 
-def test_classes_are_described_with_their_images() -> None:
+def test_class_description_counts_images() -> None:
     images = {"train": {"a": 5, "b": 2}, "test": {"a": 1, "b": 0}}
     assert describe_classes(images) == "2 classes (train+test images): 'a' (5+1), 'b' (2+0)."
     many = {"train": {str(i): i for i in range(100)}}

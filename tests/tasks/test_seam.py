@@ -1,4 +1,4 @@
-"""What the core does not know: what networks are for."""
+"""Modules outside hwnas.tasks are independent of the task."""
 
 import re
 from pathlib import Path
@@ -23,19 +23,19 @@ VALUES = RegressionTask.of(
 ALL: list[Task] = [ClassificationTask(("x", "y", "z"), (5, 3, 2)), VALUES]
 
 
-def test_nothing_outside_tasks_knows_classes() -> None:
+def test_other_modules_do_not_handle_classes() -> None:
     files = [p for p in ROOT.rglob("*.py") if "tasks" not in p.relative_to(ROOT).parts]
     assert len(files) > 200
-    found = [
+    result = [
         f"{path.relative_to(ROOT)}: {line}"
         for path in files
         for line in path.read_text().splitlines()
         if WORDS.search(line) or ARGMAX.search(line)
     ]
-    assert found == []
+    assert result == []
 
 
-def test_nothing_outside_tasks_imports_one_of_them() -> None:
+def test_other_modules_import_no_specific_task() -> None:
     kinds = "|".join(("classification", "regression"))
     importing = re.compile(rf"hwnas\.tasks(\.| import .*)\b({kinds})\b")
     assert importing.search("from hwnas.tasks.classification import METRIC")
@@ -44,7 +44,7 @@ def test_nothing_outside_tasks_imports_one_of_them() -> None:
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
-def test_task_is_the_same_from_its_json(task: Task) -> None:
+def test_task_round_trips_through_json(task: Task) -> None:
     assert tasks.from_json(task.to_json()) == task
     for metric in tasks.get(task.name).metrics:
         other = task.with_metric(metric)
@@ -52,30 +52,30 @@ def test_task_is_the_same_from_its_json(task: Task) -> None:
         assert other.metric == metric
 
 
-def test_unknown_task_is_refused_with_the_names_of_others() -> None:
+def test_error_for_unknown_task_suggests_name() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'regression'"):
         tasks.get("regresion")
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
-def test_scores_agree_with_each_image(task: Task) -> None:
+def test_score_is_mean_of_per_image_results(task: Task) -> None:
     rng = np.random.default_rng(1)
     outputs = rng.normal(size=(60, task.n_outputs)).astype(np.float32)
     targets = rng.integers(0, 3, 60) if task.name == "classification" else 5 + 3 * outputs[::-1]
-    found = task.per_sample(outputs, targets)
-    figure = task.score(found)
-    assert found.shape == (60,)
-    assert figure.value == pytest.approx(found.mean())
+    results = task.per_sample(outputs, targets)
+    figure = task.score(results)
+    assert results.shape == (60,)
+    assert figure.value == pytest.approx(results.mean())
     assert figure.low is not None
     assert figure.high is not None
     assert figure.low < figure.value < figure.high
-    assert task.degradation(found, found).points == 0
+    assert task.degradation(results, results).points == 0
     assert task.same_answers(outputs, outputs).all()
-    assert task.score_all(found).figure == figure
+    assert task.score_all(results).figure == figure
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
-def test_learning_from_a_teacher_lowers_the_loss_towards_its_answers(task: Task) -> None:
+def test_distillation_loss_is_lowest_at_teacher_outputs(task: Task) -> None:
     generator = torch.Generator().manual_seed(0)
     teacher = torch.randn(16, task.n_outputs, generator=generator)
     other = torch.randn(16, task.n_outputs, generator=generator)
@@ -84,25 +84,25 @@ def test_learning_from_a_teacher_lowers_the_loss_towards_its_answers(task: Task)
 
 
 @pytest.mark.parametrize("name", ["classification", "regression"])
-def test_early_stopping_keeps_what_is_as_good_and_stops_what_is_worse(name: str) -> None:
+def test_early_stopping_stops_only_worse_networks(name: str) -> None:
     task = next(task for task in ALL if task.name == name)
     rng, n = np.random.default_rng(2), 2000
-    hard = rng.random(n)
+    difficulty = rng.random(n)
 
     def network(quality: float) -> PerImageResults:
         noise = rng.random(n)
         if name == "classification":
-            return np.asarray(noise * hard < quality)
-        return np.asarray((1 - quality) * (hard + noise), np.float32)
+            return np.asarray(noise * difficulty < quality)
+        return np.asarray((1 - quality) * (difficulty + noise), np.float32)
 
     earlier = [network(0.5) for _ in range(6)]
-    packed = [task.score_all(found).per_image for found in earlier]
+    packed = [task.score_all(result).per_image for result in earlier]
     incumbent = Incumbent(packed[0], tuple(packed))
 
-    def read(found: PerImageResults) -> bool:
+    def is_stopped(results: PerImageResults) -> bool:
         order = np.random.default_rng(3)
-        return task.score_early(lambda index: found[index], n, incumbent, 0.99, order).stopped
+        return task.score_early(lambda index: results[index], n, incumbent, 0.99, order).stopped
 
-    assert read(network(0.2))
-    assert not read(network(0.6))
-    assert not read(earlier[0])
+    assert is_stopped(network(0.2))
+    assert not is_stopped(network(0.6))
+    assert not is_stopped(earlier[0])

@@ -1,4 +1,4 @@
-"""What sums a network up: of every family, and what a search makes of it."""
+"""Summary features of networks: for every family, and their use in a search."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def _lower(space: SearchSpace, genotype: Genotype) -> Graph:
     return families.family_of(space).lower(space, genotype, SIGNATURE)
 
 
-def _small() -> Graph:
+def _small_graph() -> Graph:
     """Return a convolution of 8x8 pixels, a depthwise one of 4x4, and a classifier."""
     ops = (
         OpSpec("conv2d+bn+relu", (1, 8, 8), (4, 4, 4), kernel=3, stride=2),
@@ -36,50 +36,50 @@ def _small() -> Graph:
     return Graph.of(Node(n, op, (i,), 4) for n, op, i in zip("abcd", ops, inputs, strict=True))
 
 
-def test_sizes_are_those_of_the_network() -> None:
+def test_summary_features_match_network() -> None:
     n_macs = 16 * 4 * 9 + 16 * 4 * 9 + 40
     n_params = (36 + 4) + (36 + 4) + (40 + 10)
-    found = [math.exp(value) for value in anatomy(_small())[:15]]
+    features = [math.exp(value) for value in anatomy(_small_graph())[:15]]
     expected = [
         *(n_macs, n_params, 4, 64 + 64 + 10, 8),
         *(3, 2, 2),
         *(4, 4, 4, (9 * 9 * 4) ** (1 / 3)),
         *(4, 4, 4),
     ]
-    assert found == pytest.approx(expected)
-    assert anatomy(_small())[15:] == pytest.approx([576 / n_macs, 576 / n_macs])
+    assert features == pytest.approx(expected)
+    assert anatomy(_small_graph())[15:] == pytest.approx([576 / n_macs, 576 / n_macs])
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_networks_of_every_space_are_summed_up(name: str) -> None:
+def test_summary_features_of_shipped_space_are_finite(name: str) -> None:
     space = load_space(find(name))
     rows = np.array([anatomy(_lower(space, g)) for g in (space.smallest(), space.largest())])
     assert np.isfinite(rows).all()
     assert (rows[1, :2] > rows[0, :2]).all()  # work and weights
 
 
-def test_network_is_lowered_once_whatever_choices_without_effect_are(tiny: SearchSpace) -> None:
-    asked = []
+def test_network_is_lowered_once_per_active_assignment(tiny: SearchSpace) -> None:
+    lowered_ids = []
 
     def lower(genotype: Genotype) -> Graph:
-        asked.append(genotype.id)
+        lowered_ids.append(genotype.id)
         return _lower(tiny, genotype)
 
-    summed, worked = summary_features(tiny, lower), work_features(tiny, lower)
-    whole = {name: options[0] for name, options in tiny.choices.items()}
-    active = tiny.assignment(tiny.genotype(whole))
-    assert summed(whole) == summed(active)
-    assert worked([whole, active]).shape == (2, 2)
-    assert asked == [tiny.smallest().id] * 2
+    summary, work = summary_features(tiny, lower), work_features(tiny, lower)
+    full = {name: options[0] for name, options in tiny.choices.items()}
+    active = tiny.assignment(tiny.genotype(full))
+    assert summary(full) == summary(active)
+    assert work([full, active]).shape == (2, 2)
+    assert lowered_ids == [tiny.smallest().id] * 2
 
 
-def test_what_sums_up_is_scaled_by_how_far_it_varies() -> None:
+def test_summary_features_are_scaled_by_their_range() -> None:
     choices = {"n": (1, 2, 3), "m": (1, 2, 3)}
 
-    def summed(a: Mapping[str, Any]) -> list[float]:
+    def summary(a: Mapping[str, Any]) -> list[float]:
         return [1000.0 * a["n"] * a["m"], 7.0]
 
-    features = ChoiceFeatures(choices, summary=summed)
+    features = ChoiceFeatures(choices, summary=summary)
     rows = features([{"n": n, "m": m} for n in (1, 2, 3) for m in (1, 2, 3)])
     assert features.n_shares == ChoiceFeatures(choices).n_shares + 2
     assert -0.5 < rows[:, -2].min() < 0.4
@@ -88,40 +88,40 @@ def test_what_sums_up_is_scaled_by_how_far_it_varies() -> None:
 
 
 @pytest.mark.parametrize("limit", [math.inf, 400.0])
-def test_first_candidates_are_spread_over_sizes_as_far_as_they_fit(limit: float) -> None:
+def test_startup_trials_cover_sizes_within_limit(limit: float) -> None:
     space: dict[str, optuna.distributions.BaseDistribution] = {
         f"c{i}": optuna.distributions.IntDistribution(1, 4) for i in range(20)
     }
-    asked = []
+    costed = []
 
     def size(a: Mapping[str, Any]) -> float:
         return math.exp(sum(a.values()) / 8)
 
     def costs(assignments: Any) -> Any:
-        asked.extend(assignments)
+        costed.extend(assignments)
         return np.array([[size(a) if size(a) <= limit else math.nan] for a in assignments])
 
     sampler = ParetoSampler(
         costs, search_space=space, n_costs=12, summary=lambda a: [math.log(size(a)), 1.0]
     )
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-    found = []
+    sizes = []
     for _ in range(8):
         trial = study.ask(space)
-        found.append(size(trial.params))
-        study.tell(trial, [0.5, found[-1]])
-    assert max(found) <= limit
-    logs = np.sort(np.log(found))
+        sizes.append(size(trial.params))
+        study.tell(trial, [0.5, sizes[-1]])
+    assert max(sizes) <= limit
+    logs = np.sort(np.log(sizes))
     low, high = 20 / 8, min(math.log(limit), 80 / 8)
     assert logs[0] == pytest.approx(low)
     assert logs[-1] > high - 1.2
-    assert np.diff(logs).max() < 0.35 * (high - low)  # random ones gather in the middle
-    assert len(asked) <= 8 * 16
+    assert np.diff(logs).max() < 0.35 * (high - low)  # random candidates are of medium size
+    assert len(costed) <= 8 * 16
     assert len({tuple(trial.params.values()) for trial in study.trials}) == 8
 
 
-def test_sizes_that_were_too_large_are_left_to_others() -> None:
-    """Costs are measured, so that nothing is known to fit before it is tried."""
+def test_startup_avoids_sizes_that_exceeded_limit() -> None:
+    """Costs are measured: feasibility is unknown before a trial."""
     space: dict[str, optuna.distributions.BaseDistribution] = {
         f"c{i}": optuna.distributions.IntDistribution(1, 4) for i in range(20)
     }
@@ -137,11 +137,11 @@ def test_sizes_that_were_too_large_are_left_to_others() -> None:
     assert sizes[:2] == [20, 80]
     too_large = [size for size in sizes if size > 35]
     assert too_large == sorted(too_large, reverse=True)
-    assert len(too_large) <= 5  # random ones are, with few exceptions
+    assert len(too_large) <= 5  # a random sampler has more
 
 
-def test_small_ones_that_are_not_accurate_enough_say_nothing_of_large_ones() -> None:
-    """A budget may ask for accuracy: costs are known, and what is beyond them is not proposed."""
+def test_inaccurate_small_networks_do_not_exclude_large() -> None:
+    """The budget has a limit of accuracy: only large networks meet it."""
     space: dict[str, optuna.distributions.BaseDistribution] = {
         f"c{i}": optuna.distributions.IntDistribution(1, 4) for i in range(20)
     }
@@ -158,19 +158,19 @@ def test_small_ones_that_are_not_accurate_enough_say_nothing_of_large_ones() -> 
             summary=lambda a: [float(sum(a.values()))],
         )
         study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-        own = sizes[are_observed] = []
+        trial_sizes = sizes[are_observed] = []
         for _ in range(10):
             trial = study.ask(space)
-            own.append(sum(trial.params.values()))
-            under = [40.0 - own[-1]]
+            trial_sizes.append(sum(trial.params.values()))
+            under = [40.0 - trial_sizes[-1]]
             study._storage.set_trial_system_attr(trial._trial_id, "constraints", under)
-            study.tell(trial, [0.5, float(own[-1])])
+            study.tell(trial, [0.5, float(trial_sizes[-1])])
     assert sizes[False][:2] == [20, 80]
-    assert all(sum(size > 60 for size in own) >= 2 for own in sizes.values())
+    assert all(sum(size > 60 for size in trial_sizes) >= 2 for trial_sizes in sizes.values())
 
 
-def test_line_in_what_sums_up_goes_on_beyond_what_was_seen() -> None:
-    """Where a network is larger than all before, more is expected of it."""
+def test_linear_trend_of_summary_extrapolates() -> None:
+    """The predicted value grows beyond the largest observed network."""
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 0.5, (20, 8))
     y = 3 * x[:, -1] + rng.normal(0, 0.02, 20)
@@ -186,12 +186,12 @@ def test_line_in_what_sums_up_goes_on_beyond_what_was_seen() -> None:
     near, far = (
         Surrogate(x, y, fit_hyperparameters(x, y)).predict(beyond)[0].reshape(2, 4).mean(axis=1)
     )
-    assert far - near < 1.0  # by choices alone it goes back to the mean
+    assert far - near < 1.0  # without summary features the prediction returns to the mean
 
 
 @pytest.mark.slow
-def test_sampler_that_reads_what_sums_up_finds_more() -> None:
-    """Layers whose work is the product of two widths: no choice alone says what they come to."""
+def test_summary_features_improve_search_result() -> None:
+    """The work of a layer is the product of two widths, which no single choice determines."""
     options = (8, 16, 32, 64)
     choice = optuna.distributions.CategoricalDistribution(options)
     space: dict[str, optuna.distributions.BaseDistribution] = {f"c{i}": choice for i in range(12)}
@@ -206,7 +206,7 @@ def test_sampler_that_reads_what_sums_up_finds_more() -> None:
     def costs(assignments: Any) -> Any:
         return np.array([[latency(a)] for a in assignments])
 
-    def found(seed: int, **summed: Any) -> float:
+    def mean_accuracy(seed: int, **summed: Any) -> float:
         sampler = ParetoSampler(costs, search_space=space, n_costs=12, seed=seed, **summed)
         study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
         for _ in range(20):
@@ -214,10 +214,13 @@ def test_sampler_that_reads_what_sums_up_finds_more() -> None:
             accuracy = 1 - math.exp(-0.25 * log_work(trial.params))
             study.tell(trial, [accuracy, latency(trial.params)])
         rows = np.array([trial.values for trial in study.trials])
-        # What a front is worth: the accuracy within limits that are spread over its latencies.
+        # The mean accuracy of the front at several limits of latency.
         within = [rows[rows[:, 1] <= at, 0] for at in (1.2, 2.0, 3.0, 4.0, 5.0, 6.0)]
         return float(np.mean([part.max(initial=0.0) for part in within]))
 
-    more = [found(seed, summary=lambda a: [log_work(a)]) - found(seed) for seed in range(3)]
-    assert min(more) > 0
-    assert np.mean(more) > 0.003
+    gains = [
+        mean_accuracy(seed, summary=lambda a: [log_work(a)]) - mean_accuracy(seed)
+        for seed in range(3)
+    ]
+    assert min(gains) > 0
+    assert np.mean(gains) > 0.003

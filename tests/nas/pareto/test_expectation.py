@@ -1,4 +1,4 @@
-"""What candidates would gain, where costs span a wide range."""
+"""Expected gains of candidates whose costs span a wide range."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ N = 10  # trials
 
 
 def _expectation(costs: Array, errors: Array) -> Expectation:
-    """Return what is expected after trials whose one feature is the logarithm of their cost."""
+    """Return the model after trials whose only feature is the logarithm of their cost."""
     n = len(costs)
     logs, nothing = np.log(costs)[:, None], np.zeros(n)
     history = History(
@@ -28,7 +28,7 @@ def _gain(model: Expectation, cost: float) -> float:
     return float(model.gains(CostedCandidates([{}], features, np.array([[cost]])))[0])
 
 
-def test_errors_count_up_to_those_of_the_cheapest() -> None:
+def test_errors_up_to_cheapest_candidate_are_useful() -> None:
     costs = np.geomspace(0.01, 10, N)
     costs[1:] = np.geomspace(1, 10, N - 1)  # nothing lies between the cheapest and the others
     errors = np.append(0.15, np.linspace(0.11, 0.05, N - 1))
@@ -40,8 +40,8 @@ def test_errors_count_up_to_those_of_the_cheapest() -> None:
     assert _gain(model, 0.05) > 5 * max(_gain(without, 0.05), _gain(model, 5.0))
 
 
-def test_useless_candidates_of_almost_no_cost_do_not_count() -> None:
-    """They decide neither the range of costs nor the highest useful error."""
+def test_cheap_useless_candidates_are_ignored() -> None:
+    """They affect neither the range of costs nor the highest useful error."""
     costs, errors = np.geomspace(1, 10, N), np.linspace(0.11, 0.05, N)
     costs[0], errors[0] = 1e-4, 0.9
     model = _expectation(costs, errors)
@@ -51,32 +51,32 @@ def test_useless_candidates_of_almost_no_cost_do_not_count() -> None:
     assert _expectation(costs, errors).by_ratio
 
 
-def test_costs_of_a_narrow_range_count_as_they_are() -> None:
+def test_narrow_range_of_costs_is_not_logarithmic() -> None:
     model = _expectation(np.linspace(1, 10, N), np.linspace(0.15, 0.05, N))
     assert not model.by_ratio
 
 
-def test_a_cost_that_all_first_trials_had_does_not_hide_what_else_tells() -> None:
+def test_constant_cost_does_not_hide_other_inputs() -> None:
     costs = np.append(np.full(N, 2.0), [2.2, 2.2])  # the last two are beyond what was known
     model = _expectation(costs, np.linspace(0.15, 0.05, N + 2))
     inputs = model.inputs(CostedCandidates([{}] * 2, np.zeros((2, 1)), costs[-3:-1, None]))
     assert 0 < np.ptp(inputs[:, 1]) < 1
 
 
-def test_more_and_less_curious_proposals_take_turns() -> None:
+def test_curiosity_alternates_between_proposals() -> None:
     models = [
         _expectation(np.geomspace(0.01, 10, n), np.linspace(0.15, 0.05, n)) for n in range(N, N + 4)
     ]
     (*three, again) = [model.curiosity for model in models]
     assert len(set(three)) == 3
     assert again == three[0]
-    # What is far from all that is known gains more for who is more curious.
+    # Candidates far from all observations gain more with higher curiosity.
     curious = replace(models[0], curiosity=max(three))
-    wary = replace(models[0], curiosity=min(three))
-    assert _gain(curious, 0.001) > _gain(wary, 0.001)
+    cautious = replace(models[0], curiosity=min(three))
+    assert _gain(curious, 0.001) > _gain(cautious, 0.001)
 
 
-def test_line_in_costs_is_not_followed_to_where_they_are_zero() -> None:
+def test_linear_trend_of_costs_is_bounded_near_zero() -> None:
     costs = np.geomspace(1, 10, N)
     model = _expectation(costs, np.linspace(0.15, 0.05, N))
     features = np.zeros((3, 1))

@@ -1,4 +1,4 @@
-"""What is known of candidates beside choices and costs: read where it is given, and only there."""
+"""Features beyond choices and costs are computed only where they are needed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ from tests.nas.pareto.test_pareto_sampler import LARGE, SMALL, accuracy, latency
 Assignment = Mapping[str, Any]
 
 
-def _puzzle(a: Assignment) -> float:
-    """Return an accuracy that says nothing of what it depends on: nor do counts of options."""
+def _random_accuracy(a: Assignment) -> float:
+    """Return an accuracy that choices and counts of options do not predict."""
     rng = np.random.default_rng([*str(sorted(a.items())).encode()])
     return float(0.5 + 0.49 * rng.random())
 
 
 @dataclass
-class _Told:
-    """Features that are counted."""
+class _CountingFeatures:
+    """Features that record the sizes of their batches."""
 
     feature: Any
     batches: list[int] = field(default_factory=list)
@@ -46,29 +46,31 @@ def _costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("space", [SMALL, LARGE])
-def test_features_are_asked_of_a_shortlist_and_of_what_was_evaluated(
+def test_features_are_computed_for_shortlist_and_trials(
     space: Mapping[str, Any],
 ) -> None:
-    told = _Told(accuracy)
-    _study(ParetoSampler(_costs, features=told), space, accuracy, 22)
-    assert told.batches
-    assert max(told.batches) <= 40
+    features = _CountingFeatures(accuracy)
+    _study(ParetoSampler(_costs, features=features), space, accuracy, 22)
+    assert features.batches
+    assert max(features.batches) <= 40
 
 
 @pytest.mark.slow
-def test_feature_that_tells_the_accuracy_finds_what_choices_cannot_tell() -> None:
-    def found(sampler: ParetoSampler) -> float:
-        trials = _study(sampler, SMALL, _puzzle, 40).trials[16:]
+def test_informative_feature_improves_search_result() -> None:
+    def mean_accuracy(sampler: ParetoSampler) -> float:
+        trials = _study(sampler, SMALL, _random_accuracy, 40).trials[16:]
         return float(np.mean([trial.values[0] for trial in trials]))
 
-    alone = found(ParetoSampler(_costs, seed=1))
-    informed = found(ParetoSampler(_costs, seed=1, features=_Told(_puzzle)))
-    assert informed > alone + 0.05
+    without = mean_accuracy(ParetoSampler(_costs, seed=1))
+    informed = mean_accuracy(
+        ParetoSampler(_costs, seed=1, features=_CountingFeatures(_random_accuracy))
+    )
+    assert informed > without + 0.05
 
 
-def test_before_there_is_a_model_nothing_is_asked() -> None:
-    told = _Told(accuracy)
-    alone = _study(ParetoSampler(_costs), SMALL, accuracy, 10)
-    informed = _study(ParetoSampler(_costs, features=told), SMALL, accuracy, 10)
-    assert [t.params for t in alone.trials] == [t.params for t in informed.trials]
-    assert told.batches == []
+def test_features_are_not_computed_before_model_exists() -> None:
+    features = _CountingFeatures(accuracy)
+    without = _study(ParetoSampler(_costs), SMALL, accuracy, 10)
+    informed = _study(ParetoSampler(_costs, features=features), SMALL, accuracy, 10)
+    assert [t.params for t in without.trials] == [t.params for t in informed.trials]
+    assert features.batches == []

@@ -1,4 +1,4 @@
-"""What breaks limits that only show once it was tried, or is refused, is proposed less and less."""
+"""Limits that only a trial reveals, and refusals of a target, are learned."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ def _costs(assignments: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("seed", [0, 2])
-def test_floor_of_the_accuracy_is_learned(seed: int) -> None:
+def test_lower_limit_of_accuracy_is_learned(seed: int) -> None:
     sampler = ParetoSampler(
         _costs, search_space=SPACE, seed=seed, n_startup=8, n_costs=None,
         summary=lambda a: [float(_size(a))],
@@ -43,19 +43,19 @@ def test_floor_of_the_accuracy_is_learned(seed: int) -> None:
         trial = study.ask(SPACE)
         accuracy = _accuracy(trial.params)
         below.append(accuracy < 0.8)
-        broke = [1.0 if below[-1] else -1.0]
-        study._storage.set_trial_system_attr(trial._trial_id, "constraints", broke)
+        violation = [1.0 if below[-1] else -1.0]
+        study._storage.set_trial_system_attr(trial._trial_id, "constraints", violation)
         study.tell(trial, [accuracy, float(_size(trial.params))])
     assert sum(below[N // 2 :]) <= 3
 
 
-def test_what_a_target_refuses_is_learned() -> None:
+def test_refusals_of_target_are_learned() -> None:
     sampler = ParetoSampler(search_space=SPACE, seed=0, n_startup=8)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
     refused = []
     for _ in range(N):
         trial = study.ask(SPACE)
-        refused.append(trial.params["width3"] > 2)  # which would answer best
+        refused.append(trial.params["width3"] > 2)  # the most accurate ones
         if refused[-1]:
             study._storage.set_trial_system_attr(trial._trial_id, CANDIDATE, {"id": "refused"})
             study.tell(trial, state=TrialState.FAIL)
@@ -64,12 +64,12 @@ def test_what_a_target_refuses_is_learned() -> None:
     assert sum(refused[N // 2 :]) <= 3
 
 
-def test_odds_are_those_of_what_is_alike() -> None:
+def test_feasibility_is_that_of_similar_candidates() -> None:
     rng = np.random.default_rng(0)
     features = rng.uniform(size=(60, 3))
-    odds = FeasibilityModel(features, features[:, 0] < 0.5, 0)
+    model = FeasibilityModel(features, features[:, 0] < 0.5, 0)
     new = rng.uniform(size=(200, 3))
-    found, fits = odds(new), new[:, 0] < 0.5
-    assert ((found > 0.5) == fits).mean() > 0.9
-    assert found[new[:, 0] < 0.3].min() > 0.8
-    assert found[new[:, 0] > 0.7].max() < 0.2
+    probability, fits = model(new), new[:, 0] < 0.5
+    assert ((probability > 0.5) == fits).mean() > 0.9
+    assert probability[new[:, 0] < 0.3].min() > 0.8
+    assert probability[new[:, 0] > 0.7].max() < 0.2

@@ -1,4 +1,4 @@
-"""How long trials take, and that gains count by the second where time is the limit."""
+"""Predicted duration of trials; with a time limit, gains are per second."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -47,37 +47,37 @@ def _seconds(networks: Sequence[Assignment]) -> Array:
     return np.array([0.6 + 7e-7 * a["macs"] + 0.07 * a["layers"] for a in networks])
 
 
-def test_what_trials_take_is_learned_from_others() -> None:
+def test_durations_are_learned_from_other_trials() -> None:
     known, others = _networks(12), _networks(50, seed=1)
     noise = np.random.default_rng(2).lognormal(0, 0.1, 12)
-    pace = DurationModel(_work, known, _seconds(known) * noise)
-    assert np.median(np.abs(pace(others) / _seconds(others) - 1)) < 0.1
+    model = DurationModel(_work, known, _seconds(known) * noise)
+    assert np.median(np.abs(model(others) / _seconds(others) - 1)) < 0.1
 
 
-def test_networks_that_were_trained_before_leave_the_others_as_they_are() -> None:
+def test_cached_networks_do_not_bias_durations() -> None:
     known = _networks(16)
     seconds = _seconds(known)
     seconds[:3] = 0.05
-    pace = DurationModel(_work, known, seconds)
-    assert np.median(np.abs(pace(known[3:]) / seconds[3:] - 1)) < 0.25
+    model = DurationModel(_work, known, seconds)
+    assert np.median(np.abs(model(known[3:]) / seconds[3:] - 1)) < 0.25
 
 
-def test_nothing_is_expected_to_be_faster_than_all_before() -> None:
+def test_duration_is_at_least_the_fastest_observed() -> None:
     known = _networks(8)
-    pace = DurationModel(_work, known, np.array([1e-6 * a["macs"] for a in known]))
+    model = DurationModel(_work, known, np.array([1e-6 * a["macs"] for a in known]))
     least = min(a["macs"] for a in known)
-    tiny, larger = pace([{"macs": 1.0, "layers": 1}, {"macs": 10 * least, "layers": 1}])
+    tiny, larger = model([{"macs": 1.0, "layers": 1}, {"macs": 10 * least, "layers": 1}])
     assert tiny == pytest.approx(1e-6 * least, rel=1e-3)
     assert larger == pytest.approx(1e-5 * least, rel=1e-3)
 
 
-def test_work_that_makes_nothing_slower_counts_for_nothing() -> None:
+def test_irrelevant_work_does_not_affect_duration() -> None:
     known = [{"macs": 1e6, "layers": layers} for layers in range(4, 13)]
     seconds = np.linspace(5.0, 4.0, 9)
     assert np.ptp(DurationModel(_work, known, seconds)(known)) < 1e-6
 
 
-def test_of_few_trials_nothing_is_learned() -> None:
+def test_durations_of_few_trials_are_not_learned() -> None:
     known = _networks(6)
     seconds = _seconds(known)
     assert learned(None, known, seconds) is None
@@ -87,7 +87,7 @@ def test_of_few_trials_nothing_is_learned() -> None:
 
 
 def _quality(a: Assignment) -> float:
-    """Return an accuracy: what is slow to train is hardly better than what is quick."""
+    """Return an accuracy that is hardly higher for slow networks."""
     return float(1 - 0.5 * np.exp(-0.15 * a["depth"]) + 0.002 * (a["kind"] == "slow"))
 
 
@@ -95,32 +95,32 @@ def _latency(assignments: Sequence[Assignment]) -> Array:
     return np.array([[a["depth"] + 0.01 * a["width"]] for a in assignments])
 
 
-def _hundredfold(assignments: Sequence[Assignment]) -> Array:
+def _training_s(assignments: Sequence[Assignment]) -> Array:
     return np.array([[100.0 if a["kind"] == "slow" else 1.0] for a in assignments])
 
 
-def _slow(sampler: ParetoSampler, n: int = 40) -> int:
-    """Return how many slow candidates a sampler proposed after its first trials."""
+def _count_slow_proposals(sampler: ParetoSampler, n: int = 40) -> int:
+    """Return the number of slow candidates proposed after the startup trials."""
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
     for _ in range(n):
         trial = study.ask(SPACE)
         study.tell(trial, [_quality(trial.params), float(_latency([trial.params])[0, 0])])
-        # As if it had taken so long: Optuna gives out what its storage holds.
-        (own,) = study._storage.get_all_trials(study._study_id, False)[-1:]
-        assert own.datetime_start is not None
-        took = timedelta(seconds=float(_hundredfold([trial.params])[0, 0]))
-        own.datetime_complete = own.datetime_start + took
+        # Set the duration in Optuna's storage.
+        (stored,) = study._storage.get_all_trials(study._study_id, False)[-1:]
+        assert stored.datetime_start is not None
+        duration = timedelta(seconds=float(_training_s([trial.params])[0, 0]))
+        stored.datetime_complete = stored.datetime_start + duration
     return sum(trial.params["kind"] == "slow" for trial in study.trials[10:])
 
 
-def test_sampler_looks_for_gains_for_each_second() -> None:
-    patient = _slow(ParetoSampler(_latency))
-    assert _slow(ParetoSampler(_latency, work=_hundredfold)) < patient / 2
+def test_sampler_maximises_gain_per_second() -> None:
+    n_without_work = _count_slow_proposals(ParetoSampler(_latency))
+    assert _count_slow_proposals(ParetoSampler(_latency, work=_training_s)) < n_without_work / 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit_s", [3600.0, float("inf")])
-def test_search_counts_by_the_second_where_the_time_is_limited(
+def test_search_with_time_limit_records_durations(
     tiny: SearchSpace, tmp_path: Path, limit_s: float
 ) -> None:
     def lower(genotype: Any) -> Any:
@@ -135,6 +135,6 @@ def test_search_counts_by_the_second_where_the_time_is_limited(
     finally:
         study.close()
     proposals = [read_proposal(trial.system_attrs) for trial in trials]
-    told = [p.seconds is not None for p in proposals if p.phase == "gain"]
-    assert told
-    assert all(told) if limit_s < float("inf") else not any(told)
+    has_duration = [p.seconds is not None for p in proposals if p.phase == "gain"]
+    assert has_duration
+    assert all(has_duration) if limit_s < float("inf") else not any(has_duration)

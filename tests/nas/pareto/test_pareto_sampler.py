@@ -1,4 +1,4 @@
-"""The sampler alone, in studies as anybody would make them."""
+"""The sampler alone, in plain Optuna studies."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ SMALL: dict[str, BaseDistribution] = {
     **{f"op{i}": CategoricalDistribution(OPS) for i in range(4)},
     "width": IntDistribution(8, 32, step=8),
 }
-#: 10^15 assignments and more
+#: More than 10^15 assignments.
 LARGE: dict[str, BaseDistribution] = {
     f"stage{i}.{name}": distribution
     for i in range(12)
@@ -102,23 +102,23 @@ def _volume(study: optuna.Study, reference: Sequence[float]) -> float:
 
 
 @pytest.mark.parametrize("seed", few_of(range(2), 1))
-def test_small_space_is_nearly_solved(seed: int) -> None:
-    every = [
+def test_hypervolume_in_small_space_is_nearly_optimal(seed: int) -> None:
+    assignments = [
         dict(zip(SMALL, row, strict=True)) for row in itertools.product(*[OPS] * 4, range(8, 33, 8))
     ]
-    exact = np.array([[accuracy(a), latency(a)] for a in every])
+    exact = np.array([[accuracy(a), latency(a)] for a in assignments])
     reference = [0.5, 4.0]
-    inside = exact[(exact[:, 0] > 0.5) & (exact[:, 1] < 4)]
-    best = hypervolume(inside, reference, [True, False])
+    useful = exact[(exact[:, 0] > 0.5) & (exact[:, 1] < 4)]
+    best = hypervolume(useful, reference, [True, False])
     sampler = ParetoSampler(_costs(latency), seed=seed, search_space=SMALL)
-    found = _volume(_run(sampler, 60), reference) / best
-    blind = _volume(_run(optuna.samplers.RandomSampler(seed=seed), 60), reference) / best
-    assert found > 0.985
-    assert found > blind + 0.02
+    pareto = _volume(_run(sampler, 60), reference) / best
+    random_search = _volume(_run(optuna.samplers.RandomSampler(seed=seed), 60), reference) / best
+    assert pareto > 0.985
+    assert pareto > random_search + 0.02
 
 
 @pytest.mark.slow
-def test_large_space_with_three_objectives_beats_evolution() -> None:
+def test_sampler_beats_nsga2_with_three_objectives() -> None:
     functions, reference = (accuracy, latency, memory), [0.5, 8.0, 20.0]
     ours, theirs = [], []
     for seed in range(2):
@@ -129,7 +129,7 @@ def test_large_space_with_three_objectives_beats_evolution() -> None:
     assert np.mean(ours) > 1.05 * np.mean(theirs)
 
 
-def test_errors_in_any_unit_lead_to_the_same_candidates() -> None:
+def test_proposals_are_independent_of_unit_of_error() -> None:
     def proposed(unit: float) -> list[dict[str, Any]]:
         functions = (lambda a: unit * (1 - accuracy(a)), latency)
         sampler = ParetoSampler(_costs(latency), search_space=SMALL)
@@ -138,12 +138,12 @@ def test_errors_in_any_unit_lead_to_the_same_candidates() -> None:
     assert proposed(2.0**-40) == proposed(1.0)
 
 
-def test_nothing_is_proposed_twice() -> None:
+def test_proposals_are_unique() -> None:
     study = _run(ParetoSampler(_costs(latency), search_space=SMALL), 50)
     assert len({tuple(trial.params.items()) for trial in study.trials}) == 50
 
 
-def test_exhausted_space_goes_on() -> None:
+def test_exhausted_space_repeats_candidates() -> None:
     space = {"a": CategoricalDistribution(OPS), "width": IntDistribution(1, 2)}
     functions = (lambda a: float(OPS.index(a["a"])), lambda a: float(a["width"]))
     study = optuna.create_study(directions=[MAXIMISE, MINIMISE])
@@ -154,39 +154,39 @@ def test_exhausted_space_goes_on() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("space", few_of([LARGE, SMALL], 1))
-def test_resumed_study_proposes_the_same(space: dict[str, BaseDistribution]) -> None:
+def test_resumed_study_has_same_proposals(space: dict[str, BaseDistribution]) -> None:
     def sampler() -> ParetoSampler:
         return ParetoSampler(_costs(latency), seed=3, search_space=space)
 
-    whole = _run(sampler(), 30, space)
-    cut = optuna.create_study(directions=["maximize", "minimize"])
+    uninterrupted = _run(sampler(), 30, space)
+    resumed = optuna.create_study(directions=["maximize", "minimize"])
     for n in (7, 17, 24, 30):
-        _run(sampler(), n, space, study=cut)
-    assert [t.params for t in cut.trials] == [t.params for t in whole.trials]
+        _run(sampler(), n, space, study=resumed)
+    assert [t.params for t in resumed.trials] == [t.params for t in uninterrupted.trials]
     other = _run(ParetoSampler(_costs(latency), seed=4, search_space=space), 30, space)
-    assert [t.params for t in other.trials] != [t.params for t in whole.trials]
+    assert [t.params for t in other.trials] != [t.params for t in uninterrupted.trials]
 
 
 @pytest.mark.slow
-def test_resumed_study_whose_best_value_nobody_knows_proposes_the_same() -> None:
+def test_resumed_study_of_unbounded_objective_has_same_proposals() -> None:
     def score(a: Assignment) -> float:
-        return 300 * accuracy(a) - 200  # of either sign: what is best is supposed from what is seen
+        return 300 * accuracy(a) - 200  # of either sign, without a known optimum
 
     def sampler() -> ParetoSampler:
         return ParetoSampler(_costs(latency), search_space=SMALL)
 
     functions, directions = (score, latency), [MAXIMISE, MINIMISE]
-    whole = optuna.create_study(directions=directions)
-    _run(sampler(), 40, SMALL, functions, whole)
-    cut = optuna.create_study(directions=directions)
+    uninterrupted = optuna.create_study(directions=directions)
+    _run(sampler(), 40, SMALL, functions, uninterrupted)
+    resumed = optuna.create_study(directions=directions)
     for n in (19, 27, 33, 40):
-        _run(sampler(), n, SMALL, functions, cut)
-    assert [t.params for t in cut.trials] == [t.params for t in whole.trials]
+        _run(sampler(), n, SMALL, functions, resumed)
+    assert [t.params for t in resumed.trials] == [t.params for t in uninterrupted.trials]
 
 
-@pytest.mark.parametrize("n", [3, 24])  # before there is a model, and after
+@pytest.mark.parametrize("n", [3, 24])  # before and after the first model
 @pytest.mark.parametrize("n_costs", [None, 10])
-def test_workers_that_choose_at_once_choose_differently(n: int, n_costs: int | None) -> None:
+def test_concurrent_workers_choose_different_candidates(n: int, n_costs: int | None) -> None:
     def sampler() -> ParetoSampler:
         return ParetoSampler(_costs(latency), search_space=SMALL, n_costs=n_costs)
 
@@ -197,13 +197,13 @@ def test_workers_that_choose_at_once_choose_differently(n: int, n_costs: int | N
         trial = study._storage.get_trial(trial_id)
         proposed.append(sampler().sample_relative(study, trial, SMALL))
     different = len({tuple(params.items()) for params in proposed})
-    # Where few costs are computed, each looks at candidates of its own, and may find another's.
+    # With few costs, each worker has other candidates, so that two may choose the same one.
     assert different == 3 if n_costs is None else different >= 2
 
 
 @pytest.mark.parametrize("n", [0, 24])
-def test_choice_that_is_half_written_is_not_chosen_again(n: int) -> None:
-    """Optuna writes one option after the other, which takes a database a while."""
+def test_partly_stored_choice_is_not_repeated(n: int) -> None:
+    """Optuna stores one option at a time, which is slow in a database."""
 
     def sampler() -> ParetoSampler:
         return ParetoSampler(_costs(latency), search_space=SMALL)
@@ -211,18 +211,20 @@ def test_choice_that_is_half_written_is_not_chosen_again(n: int) -> None:
     study = _run(sampler(), n)
     storage = study._storage
     writing, choosing = (storage.create_new_trial(study._study_id) for _ in range(2))
-    found = sampler().sample_relative(study, storage.get_trial(writing), SMALL)
-    written = SMALL["op0"]
-    storage.set_trial_param(writing, "op0", written.to_internal_repr(found["op0"]), written)
-    assert sampler().sample_relative(study, storage.get_trial(choosing), SMALL) != found
+    chosen = sampler().sample_relative(study, storage.get_trial(writing), SMALL)
+    distribution = SMALL["op0"]
+    storage.set_trial_param(
+        writing, "op0", distribution.to_internal_repr(chosen["op0"]), distribution
+    )
+    assert sampler().sample_relative(study, storage.get_trial(choosing), SMALL) != chosen
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", [None, optuna.trial.TrialState.COMPLETE])
-def test_what_another_process_chose_meanwhile_is_not_chosen_again(
+def test_choice_of_concurrent_process_is_not_repeated(
     state: optuna.trial.TrialState | None,
 ) -> None:
-    """A proposal takes a second or two, most of it for costs; another one may end before."""
+    """A proposal takes seconds; another process may finish its own meanwhile."""
     study = _run(ParetoSampler(_costs(latency), search_space=LARGE), 24, LARGE)
     storage = study._storage
     rival, choosing = (storage.create_new_trial(study._study_id) for _ in range(2))
@@ -237,19 +239,19 @@ def test_what_another_process_chose_meanwhile_is_not_chosen_again(
                 storage.set_trial_state_values(rival, state, [0.9, 1.0])
         return _costs(latency)(assignments)
 
-    def found() -> dict[str, Any]:
+    def propose() -> dict[str, Any]:
         sampler = ParetoSampler(costs, search_space=LARGE, n_costs=12)
         return sampler.sample_relative(study, storage.get_trial(choosing), LARGE)
 
-    chosen |= found()  # as long as the other one makes up its mind
-    assert found() != chosen
+    chosen |= propose()  # while the other process has no choice yet
+    assert propose() != chosen
     assert storage.get_trial(rival).params == chosen
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", few_of([0.6, 1.0], 1))
 @pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
-def test_what_breaks_a_limit_is_not_proposed(
+def test_infeasible_candidates_are_not_proposed(
     space: dict[str, BaseDistribution], limit: float
 ) -> None:
     def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
@@ -262,7 +264,9 @@ def test_what_breaks_a_limit_is_not_proposed(
 
 
 @pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
-def test_where_nothing_fits_the_smallest_is_tried(space: dict[str, BaseDistribution]) -> None:
+def test_smallest_candidate_is_tried_if_none_is_feasible(
+    space: dict[str, BaseDistribution],
+) -> None:
     sampler = ParetoSampler(lambda all: np.full((len(all), 1), np.inf), search_space=space)
     study = _run(sampler, 20, space)
     assert set(study.trials[0].params.values()) <= {"none", 8, 1}
@@ -270,32 +274,32 @@ def test_where_nothing_fits_the_smallest_is_tried(space: dict[str, BaseDistribut
 
 
 @pytest.mark.slow
-def test_few_costs_are_computed_where_each_takes_long() -> None:
-    asked: list[int] = []
+def test_number_of_computed_costs_is_limited() -> None:
+    batch_sizes: list[int] = []
 
     def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
-        asked.append(len(assignments))
+        batch_sizes.append(len(assignments))
         return _costs(latency)(assignments)
 
     sampler = ParetoSampler(costs, search_space=LARGE, n_costs=10)
     study = _run(sampler, 40, LARGE)
-    assert max(asked) <= 10
-    assert sum(asked) <= 10 * 40
+    assert max(batch_sizes) <= 10
+    assert sum(batch_sizes) <= 10 * 40
     latencies = [trial.values[1] for trial in study.trials[:10]]
-    assert max(latencies) > 3 * sorted(latencies)[1]  # the first ones are spread
-    blind = _run(optuna.samplers.RandomSampler(seed=0), 40, LARGE)
-    assert _volume(study, [0.5, 8.0]) > 1.05 * _volume(blind, [0.5, 8.0])
+    assert max(latencies) > 3 * sorted(latencies)[1]  # startup trials cover the range
+    random_search = _run(optuna.samplers.RandomSampler(seed=0), 40, LARGE)
+    assert _volume(study, [0.5, 8.0]) > 1.05 * _volume(random_search, [0.5, 8.0])
 
 
-def test_workers_at_the_same_time_evaluate_different_candidates() -> None:
+def test_running_trials_are_different_candidates() -> None:
     sampler = ParetoSampler(_costs(latency), search_space=SMALL)
     study = _run(sampler, 20)
     running = [study.ask(SMALL) for _ in range(6)]
     assert len({tuple(trial.params.items()) for trial in running}) == 6
 
 
-def test_trials_that_end_out_of_turn_are_read_as_if_they_had_not() -> None:
-    """What the sampler remembers of earlier trials does not depend on when it read them."""
+def test_proposals_are_independent_of_order_of_completion() -> None:
+    """The history of the sampler does not depend on when trials were read."""
 
     def tell(study: optuna.Study, trial: optuna.Trial) -> None:
         study.tell(trial, [accuracy(trial.params), latency(trial.params)])
@@ -304,18 +308,18 @@ def test_trials_that_end_out_of_turn_are_read_as_if_they_had_not() -> None:
     study = _run(sampler, 20)
     slow, fast = study.ask(SMALL), study.ask(SMALL)
     tell(study, fast)
-    tell(study, study.ask(SMALL))  # has read the fast one, but not the slow one
+    tell(study, study.ask(SMALL))  # the sampler has read the fast trial, but not the slow one
     tell(study, slow)
-    remembered = study.ask(SMALL).params
+    proposed = study.ask(SMALL).params
     copy = optuna.create_study(directions=study.directions)
     copy.add_trials([trial for trial in study.trials if trial.state.is_finished()])
     copy.sampler = ParetoSampler(_costs(latency), search_space=SMALL)
-    assert copy.ask(SMALL).params == remembered
+    assert copy.ask(SMALL).params == proposed
 
 
 @pytest.mark.slow
-def test_costs_that_nobody_computes_are_modelled() -> None:
-    """As somebody uses it who only knows Optuna."""
+def test_observed_costs_are_modelled() -> None:
+    """Define-by-run, as in Optuna."""
 
     def objective(trial: optuna.Trial) -> tuple[float, float]:
         a: dict[str, Any] = {f"op{i}": trial.suggest_categorical(f"op{i}", OPS) for i in range(4)}
@@ -330,7 +334,7 @@ def test_costs_that_nobody_computes_are_modelled() -> None:
     assert volumes[0] > 1.02 * volumes[1]
 
 
-def test_choices_without_effect_make_no_new_candidate() -> None:
+def test_inactive_choices_do_not_make_new_candidate() -> None:
     space = {"depth": IntDistribution(0, 1), "op": CategoricalDistribution(OPS)}
 
     def active(a: Assignment) -> Assignment:
@@ -351,7 +355,7 @@ def _proposals(study: optuna.Study) -> list[Proposal]:
     return [read_proposal(trial.system_attrs) for trial in study.trials]
 
 
-def test_every_proposal_says_why() -> None:
+def test_proposals_have_phase_gain_and_expected_value() -> None:
     study = _run(ParetoSampler(_costs(latency), search_space=SMALL), 40)
     startup, gain = _proposals(study)[:10], _proposals(study)[10:]
     assert {p.phase for p in startup} == {"startup"}
@@ -360,20 +364,20 @@ def test_every_proposal_says_why() -> None:
     assert all(p.gain is not None and 0 <= p.gain < 1 for p in gain)
     assert gain[0].gain is not None
     assert gain[-1].gain is not None
-    assert gain[0].gain > 3 * gain[-1].gain  # what is left to be gained shrinks
-    within = 0
+    assert gain[0].gain > 3 * gain[-1].gain  # gains decrease
+    n_covered = 0
     for trial, proposal in zip(study.trials[10:], gain, strict=True):
         assert proposal.expected is not None
         value, low, high = proposal.expected
         assert low < value < high < 1  # accuracies, not errors
-        within += low <= trial.values[0] <= high
-    assert within > 25
+        n_covered += low <= trial.values[0] <= high
+    assert n_covered > 25
 
 
 @pytest.mark.slow
-def test_what_is_cheap_counts_where_costs_span_a_wide_range() -> None:
-    """The volume over logarithms of costs is larger for it, up to a cost of 150."""
-    found = []
+def test_wide_range_of_costs_favours_cheap_candidates() -> None:
+    """The hypervolume over logarithmic costs is larger."""
+    volumes_by_threshold = []
     for wide in (expectation._WIDE, math.inf):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(expectation, "_WIDE", wide)
@@ -384,12 +388,12 @@ def test_what_is_cheap_counts_where_costs_span_a_wide_range() -> None:
                 points = np.array([t.values for t in study.trials]) * [-1, 1]
                 points[:, 1] = np.log(points[:, 1])
                 volumes.append(hypervolume(points, [-0.5, math.log(1e4)], [False, False]))
-            found.append(volumes)
-    assert np.mean(found[0]) > np.mean(found[1])
+            volumes_by_threshold.append(volumes)
+    assert np.mean(volumes_by_threshold[0]) > np.mean(volumes_by_threshold[1])
 
 
-def test_useless_networks_of_almost_no_cost_are_not_searched() -> None:
-    """As those without a path from input to output: 4 % of the candidates."""
+def test_cheap_useless_networks_are_not_proposed() -> None:
+    """For example, 4 % of the candidates have no path from input to output."""
 
     def is_dead(a: Assignment) -> bool:
         return [a["op0"], a["op1"]] == ["none", "none"]
@@ -409,8 +413,8 @@ def _steep(a: Assignment) -> float:
     return latency(a) ** 3
 
 
-def test_expected_values_are_on_the_scale_of_the_objective() -> None:
-    """Minimised, of either sign, and second of the objectives."""
+def test_expected_values_have_scale_of_objective() -> None:
+    """The objective is minimised, of either sign, and the second one."""
 
     def loss(a: Assignment) -> float:
         return 50 - 300 * accuracy(a)
@@ -428,13 +432,13 @@ def test_expected_values_are_on_the_scale_of_the_objective() -> None:
 
 
 @pytest.mark.slow
-def test_children_name_the_trials_that_they_descend_from() -> None:
+def test_proposals_record_parent_trials() -> None:
     study = _run(ParetoSampler(_costs(latency), search_space=LARGE, n_costs=10), 40, LARGE)
-    bred = [
+    children = [
         (t.number, p) for t, p in zip(study.trials, _proposals(study), strict=True) if p.parents
     ]
-    assert len(bred) > 10
-    for number, proposal in bred:
+    assert len(children) > 10
+    for number, proposal in children:
         assert 0 < proposal.n_costed <= 40 < proposal.n_candidates <= 700
         assert all(parent < number for parent in proposal.parents)
         nearest = max(
@@ -445,28 +449,28 @@ def test_children_name_the_trials_that_they_descend_from() -> None:
 
 
 @pytest.mark.slow
-def test_modelled_costs_are_told_as_the_objectives_are() -> None:
-    """The throughput is maximised, and modelled as something that is minimised."""
+def test_modelled_costs_have_direction_of_objective() -> None:
+    """Throughput is maximised, but modelled as a minimised cost."""
     functions = (accuracy, lambda a: 10 / latency(a))
     study = optuna.create_study(directions=[MAXIMISE, MAXIMISE])
     _run(ParetoSampler(search_space=SMALL), 40, SMALL, functions, study)
-    asked = [
+    cost_pairs = [
         (p.costs[0], t.values[1])
         for t, p in zip(study.trials, _proposals(study), strict=True)
         if p.phase == "gain"
     ]
-    assert len(asked) == 30
+    assert len(cost_pairs) == 30
     assert all(p.n_costed == 0 for p in _proposals(study))
-    assert np.corrcoef(np.log(np.maximum(asked, 1e-3)).T)[0, 1] > 0.5
+    assert np.corrcoef(np.log(np.maximum(cost_pairs, 1e-3)).T)[0, 1] > 0.5
 
 
-def test_where_nothing_fits_the_proposals_say_so() -> None:
+def test_phases_if_no_candidate_is_feasible() -> None:
     sampler = ParetoSampler(lambda all: np.full((len(all), 1), np.inf), search_space=SMALL)
     phases = [p.phase for p in _proposals(_run(sampler, 5))]
     assert phases == ["smallest", *["random"] * 4]
 
 
-def test_trials_with_given_options_are_not_called_proposals() -> None:
+def test_enqueued_trials_are_not_proposals() -> None:
     study = optuna.create_study(directions=["maximize", "minimize"])
     study.enqueue_trial({name: "conv1" if "op" in name else 8 for name in SMALL})
     _run(ParetoSampler(_costs(latency), search_space=SMALL), 2, study=study)
@@ -474,49 +478,51 @@ def test_trials_with_given_options_are_not_called_proposals() -> None:
     assert [p.phase for p in _proposals(study)] == ["ladder", "startup"]
 
 
-def _read_noisily(sampler: ParetoSampler, n: int, study: optuna.Study, told: bool) -> None:
-    """Run trials of which every third is read well, the others badly."""
+def _run_noisy(sampler: ParetoSampler, n: int, study: optuna.Study, with_std: bool) -> None:
+    """Run trials of which every third has little noise."""
     study.sampler = sampler
     while len(study.trials) < n:
         trial = study.ask(SMALL)
         std = 0.002 if trial.number % 3 == 0 else 0.03
-        if told:
+        if with_std:
             study._storage.set_trial_system_attr(trial._trial_id, STD, std)
         noise = random.Random(str(trial.params)).gauss(0, std)
         study.tell(trial, [accuracy(trial.params) + noise, _with_overhead(trial.params)])
 
 
 def _with_overhead(a: Assignment) -> float:
-    """Return a latency of so narrow a range that gains are of the hypervolume alone."""
+    """Return a latency of a narrow range, so that gains are not per ratio of costs."""
     return 1.0 + latency(a)
 
 
 @pytest.mark.slow
-def test_noisy_readings_are_not_chased_where_their_noise_is_told() -> None:
+def test_known_noise_improves_search_result() -> None:
     volumes: list[list[float]] = [[], []]
     for seed in range(4):
-        for told in (False, True):
+        for with_std in (False, True):
             study = optuna.create_study(directions=[MAXIMISE, MINIMISE])
             sampler = ParetoSampler(_costs(_with_overhead), seed=seed, search_space=SMALL)
-            _read_noisily(sampler, 50, study, told)
+            _run_noisy(sampler, 50, study, with_std)
             true = optuna.create_study(directions=[MAXIMISE, MINIMISE])
             true.add_trials([optuna.trial.create_trial(values=[accuracy(t.params), t.values[1]])
                              for t in study.trials])  # fmt: skip
-            volumes[told].append(_volume(true, [0.5, 5.0]))
+            volumes[with_std].append(_volume(true, [0.5, 5.0]))
     assert np.mean(volumes[1]) > np.mean(volumes[0])
 
 
-def test_resumed_noisy_study_proposes_the_same() -> None:
+def test_resumed_noisy_study_has_same_proposals() -> None:
     def sampler() -> ParetoSampler:
         return ParetoSampler(_costs(_with_overhead), search_space=SMALL)
 
-    whole = optuna.create_study(directions=[MAXIMISE, MINIMISE])
-    _read_noisily(sampler(), 35, whole, told=True)
-    cut = optuna.create_study(directions=[MAXIMISE, MINIMISE])
+    uninterrupted = optuna.create_study(directions=[MAXIMISE, MINIMISE])
+    _run_noisy(sampler(), 35, uninterrupted, with_std=True)
+    resumed = optuna.create_study(directions=[MAXIMISE, MINIMISE])
     for n in (19, 27, 35):
-        _read_noisily(sampler(), n, cut, told=True)
-    assert [t.params for t in cut.trials] == [t.params for t in whole.trials]
-    assert [t.system_attrs for t in cut.trials] == [t.system_attrs for t in whole.trials]
+        _run_noisy(sampler(), n, resumed, with_std=True)
+    assert [t.params for t in resumed.trials] == [t.params for t in uninterrupted.trials]
+    assert [t.system_attrs for t in resumed.trials] == [
+        t.system_attrs for t in uninterrupted.trials
+    ]
 
 
 @pytest.mark.parametrize("value", [math.inf, -1e308])
@@ -541,7 +547,7 @@ def test_infinite_objectives_are_infeasible(
 
 
 def test_failed_candidates_are_not_proposed_again() -> None:
-    """Nothing of the study changes then, and the best candidate would be the same again."""
+    """A failed trial does not change the model, which would propose it again."""
     sampler = ParetoSampler(_costs(latency), search_space=SMALL, n_startup=5)
     study = _run(sampler, 5)
     for _ in range(10):
@@ -573,7 +579,7 @@ def test_failed_candidates_are_not_proposed_again() -> None:
         ),
     ],
 )
-def test_wrong_arguments_are_refused_before_the_first_evaluation(
+def test_invalid_arguments_are_refused_before_first_trial(
     arguments: dict[str, Any], n_objectives: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"ParetoSampler: .*{message}"):

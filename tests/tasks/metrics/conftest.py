@@ -1,4 +1,4 @@
-"""Metrics are looked for once in a process; tests that bring some look again."""
+"""Metrics are loaded once per process; tests that install one reload them."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -10,12 +10,12 @@ from hwnas.tasks.metrics import registry
 
 @pytest.fixture
 def fresh_metrics(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Give what has metrics looked for again; the packages of a test are gone after it."""
+    """Return a function that reloads metrics; the packages of a test are removed after it."""
 
-    def look_again() -> None:
+    def reload_metrics() -> None:
         sys.modules.pop("own_metric", None)
         registry.all_metrics.cache_clear()
 
-    yield look_again
+    yield reload_metrics
     monkeypatch.undo()
-    look_again()
+    reload_metrics()

@@ -1,4 +1,4 @@
-"""Budgets: upper limits, lower limits, and what runs of earlier versions have written."""
+"""Budgets: upper limits, lower limits, and budgets written by earlier versions."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.tasks.metrics.budget import Budget, format_limits, violations
 
 
-def test_upper_limit_is_held_against_the_upper_end() -> None:
+def test_upper_limit_is_compared_with_upper_end() -> None:
     budget = Budget({"latency_ms": 1.0})
     inside = {"latency_ms": Quantity(0.95, "measured", 0.9, 1.0)}
     outside = {"latency_ms": Quantity(0.95, "measured", 0.9, 1.1)}
@@ -18,7 +18,7 @@ def test_upper_limit_is_held_against_the_upper_end() -> None:
     assert budget.exceeded(outside) == "latency_ms 1.1 over budget 1"
 
 
-def test_lower_limit_is_held_against_the_lower_end() -> None:
+def test_lower_limit_is_compared_with_lower_end() -> None:
     budget = Budget({"throughput_ips": 100.0}, "fast")
     inside = {"throughput_ips": Quantity(110.0, "measured", 100.0, 120.0)}
     outside = {"throughput_ips": Quantity(110.0, "measured", 80.0, 140.0)}
@@ -32,7 +32,7 @@ def test_lower_limit_is_held_against_the_lower_end() -> None:
     assert budget.exceeded(outside) == "throughput_ips 80 under budget 100"
 
 
-def test_limits_of_targets_have_the_direction_of_their_metric() -> None:
+def test_limits_of_targets_have_direction_of_metric() -> None:
     limits = {"npu.latency_ms": 2.0, "cpu.throughput_ips": 50.0}
     figures = {
         "npu.latency_ms": Quantity(3.0, "modelled"),
@@ -51,13 +51,13 @@ def test_budget_without_limits_is_never_violated() -> None:
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])
-def test_limit_that_is_not_positive_and_finite_is_refused(limit: float) -> None:
+def test_limit_not_positive_and_finite_is_refused(limit: float) -> None:
     with pytest.raises(ConfigError, match=r"budget\.sram_kib must be a number in \(0, 1e15\]"):
         Budget({"sram_kib": limit})
 
 
 @pytest.mark.parametrize(
-    ("written", "message"),
+    ("raw", "message"),
     [
         ({"latncy_ms": 1.0}, "Unknown limit 'budget.latncy_ms'. Did you mean 'budget.latency_ms'"),
         ({"accuracy": 0.9}, "Unknown limit 'budget.accuracy'"),
@@ -65,14 +65,14 @@ def test_limit_that_is_not_positive_and_finite_is_refused(limit: float) -> None:
         ({"latency_ms": True}, "budget.latency_ms must be a number in (0, 1e15], got 'True'"),
     ],
 )
-def test_what_is_no_limit_is_refused(written: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Budget.of(written)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_invalid_limit_is_refused(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Budget.of(raw)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_budgets_of_earlier_runs_are_read_and_have_the_digest_that_they_had() -> None:
+def test_budget_of_earlier_run_keeps_its_digest() -> None:
     earlier = {
         "name": "edge", "latency_ms": 0.5, "energy_mj": None, "sram_kib": 128.0,
         "flash_kib": 256.0, "macs_m": None, "params_m": None,
@@ -81,6 +81,6 @@ def test_budgets_of_earlier_runs_are_read_and_have_the_digest_that_they_had() ->
         {"latency_ms": 0.5, "sram_kib": 128.0, "flash_kib": 256.0}, "edge"
     )
     assert list(Budget.of(earlier).digested().items()) == list(earlier.items())
-    now = Budget.of({"name": "edge", "latency_ms": 0.5, "sram_kib": 128, "flash_kib": 256})
-    assert now.digested() == earlier
+    current = Budget.of({"name": "edge", "latency_ms": 0.5, "sram_kib": 128, "flash_kib": 256})
+    assert current.digested() == earlier
     assert "throughput_ips" in Budget({"throughput_ips": 3.0}).digested()

@@ -1,4 +1,4 @@
-"""Figures that follow from others."""
+"""Derived metrics."""
 
 import math
 from dataclasses import replace
@@ -28,43 +28,43 @@ FIGURES = {
 
 @pytest.fixture
 def target() -> Target:
-    found: Target = _compose("+target=cpu").target
-    return found
+    result: Target = _compose("+target=cpu").target
+    return result
 
 
 def _with(target: Target, **numbers: float) -> Target:
     return replace(target, facts=numbers)
 
 
-def test_throughput_is_of_images_and_its_interval_turns_round(target: Target) -> None:
-    found = derived_metrics(replace(target, batch=8), ["throughput_ips"])(FIGURES)
-    assert found["throughput_ips"] == Quantity(4000.0, "measured", 2000.0, 8000.0)
-    assert {name: found[name] for name in FIGURES} == FIGURES
+def test_throughput_counts_images_and_reverses_interval(target: Target) -> None:
+    result = derived_metrics(replace(target, batch=8), ["throughput_ips"])(FIGURES)
+    assert result["throughput_ips"] == Quantity(4000.0, "measured", 2000.0, 8000.0)
+    assert {name: result[name] for name in FIGURES} == FIGURES
 
 
-def test_carbon_is_energy_times_the_grid(target: Target) -> None:
-    found = derived_metrics(_with(target, grid_g_per_kwh=500.0), [])(FIGURES)
+def test_carbon_is_energy_times_grid_intensity(target: Target) -> None:
+    result = derived_metrics(_with(target, grid_g_per_kwh=500.0), [])(FIGURES)
     # 36 mJ are 1e-8 kWh.
-    assert found["co2_g"].value == pytest.approx(5e-6)
-    assert found["co2_g"].low == pytest.approx(2.5e-6)
-    assert found["co2_g"].high == pytest.approx(1e-5)
-    assert found["co2_g"].source == "modelled"
+    assert result["co2_g"].value == pytest.approx(5e-6)
+    assert result["co2_g"].low == pytest.approx(2.5e-6)
+    assert result["co2_g"].high == pytest.approx(1e-5)
+    assert result["co2_g"].source == "modelled"
 
 
-def test_cost_is_of_a_million_images_at_the_price(target: Target) -> None:
+def test_cost_is_price_of_a_million_images(target: Target) -> None:
     priced = replace(_with(target, price_usd_per_h=3.6), batch=2)
-    found = derived_metrics(priced, [])(FIGURES)
+    result = derived_metrics(priced, [])(FIGURES)
     # 1000 images a second: a million takes 1000 s, at 0.001 dollars a second.
-    cost = found["cost_usd_per_m"]
+    cost = result["cost_usd_per_m"]
     assert cost.value == pytest.approx(1.0)
     assert cost.low == pytest.approx(0.5)
     assert cost.high == pytest.approx(2.0)
     assert cost.source == "measured"
 
 
-def test_p99_is_modelled_from_the_median_whatever_that_is(target: Target) -> None:
-    found = derived_metrics(_with(target, p99_over_p50=1.5), [])(FIGURES)
-    assert found["latency_p99_ms"] == Quantity(3.0, "modelled", 1.5, 6.0)
+def test_p99_is_modelled_unless_measured(target: Target) -> None:
+    result = derived_metrics(_with(target, p99_over_p50=1.5), [])(FIGURES)
+    assert result["latency_p99_ms"] == Quantity(3.0, "modelled", 1.5, 6.0)
     measured = {**FIGURES, "latency_p99_ms": Quantity(2.5, "measured", 2.4, 2.9)}
     assert derived_metrics(_with(target, p99_over_p50=1.5), [])(measured) == measured
 
@@ -80,8 +80,8 @@ def test_power_is_energy_over_latency(target: Target) -> None:
     assert derived_metrics(target, ["power_w"])(plain)["power_w"] == Quantity(18.0, "modelled")
 
 
-def test_power_of_modelled_energy_is_the_power_of_the_model(target: Target) -> None:
-    """The uncertainty of the latency is in the energy, too, and counts once."""
+def test_power_of_modelled_energy_is_power_of_model(target: Target) -> None:
+    """The uncertainty of the latency is part of the energy's and counts once."""
     model = PowerModel(3.9, 15.6, "a test", per_device=True)
     latency = Quantity(2.0, "modelled", 0.2, 20.0)
     figures = {"latency_ms": latency, "energy_mj": model.energy(latency, 1)[0]}
@@ -90,7 +90,7 @@ def test_power_of_modelled_energy_is_the_power_of_the_model(target: Target) -> N
     assert power.high == pytest.approx(15.6)
 
 
-def _drawn(rng: np.random.Generator, quantity: Quantity) -> NDArray[np.float64]:
+def _draws(rng: np.random.Generator, quantity: Quantity) -> NDArray[np.float64]:
     """Return log-normal draws whose central 95 % is the interval of a quantity."""
     below, above = quantity.log_widths
     normal = rng.normal(size=2000)
@@ -103,22 +103,22 @@ DERIVED = ("energy_mj", "power_w", "co2_g", "throughput_ips", "cost_usd_per_m", 
 
 @pytest.mark.parametrize("is_modelled", [True, False])
 @pytest.mark.parametrize("name", DERIVED)
-def test_derived_interval_holds_95_percent_and_is_not_wide(
+def test_derived_interval_covers_95_percent_of_draws(
     name: str, is_modelled: bool, target: Target
 ) -> None:
     rng = np.random.default_rng(0)
     latency = Quantity(2.0, "modelled", 1.1, 3.9)
     model = PowerModel(3.0, 14.0, "a test", per_device=True)
-    facts_of = {"grid_g_per_kwh": 380.0, "price_usd_per_h": 0.5, "p99_over_p50": 1.3}
-    facing = replace(_with(target, **facts_of), power=model)
-    ms = _drawn(rng, latency)
+    numbers = {"grid_g_per_kwh": 380.0, "price_usd_per_h": 0.5, "p99_over_p50": 1.3}
+    priced = replace(_with(target, **numbers), power=model)
+    ms = _draws(rng, latency)
     if is_modelled:
         energy = model.energy(latency, 1)[0]
-        mj = ms * _drawn(rng, Quantity(math.sqrt(42.0), "modelled", 3.0, 14.0))
+        mj = ms * _draws(rng, Quantity(math.sqrt(42.0), "modelled", 3.0, 14.0))
     else:
         energy = Quantity(10.0, "measured", 8.0, 13.0)
-        mj = _drawn(rng, energy)
-    derived = derived_metrics(facing, DERIVED)({"latency_ms": latency, "energy_mj": energy})[name]
+        mj = _draws(rng, energy)
+    derived = derived_metrics(priced, DERIVED)({"latency_ms": latency, "energy_mj": energy})[name]
     draws = {
         "energy_mj": mj, "power_w": mj / ms, "co2_g": mj * 380 / 3.6e9,
         "throughput_ips": 1e3 / ms, "cost_usd_per_m": ms * 1e3 * 0.5 / 3600,
@@ -129,28 +129,28 @@ def test_derived_interval_holds_95_percent_and_is_not_wide(
     assert derived.upper - derived.lower <= 1.1 * (high - low)
 
 
-def test_figures_without_an_interval_derive_none(target: Target) -> None:
+def test_figures_without_interval_derive_no_interval(target: Target) -> None:
     plain = {"latency_ms": Quantity(2.0, "compiler-estimate")}
-    found = derived_metrics(target, ["throughput_ips"])(plain)
-    assert found["throughput_ips"] == Quantity(500.0, "compiler-estimate")
+    result = derived_metrics(target, ["throughput_ips"])(plain)
+    assert result["throughput_ips"] == Quantity(500.0, "compiler-estimate")
     zero = {"latency_ms": Quantity(2.0, "table", 0.0, 4.0)}
     assert derived_metrics(target, ["throughput_ips"])(zero)["throughput_ips"] == Quantity(
         500.0, "table", 250.0, None
     )
 
 
-def test_what_nobody_asked_for_and_no_fact_says_is_absent(target: Target) -> None:
+def test_metric_without_request_or_fact_is_absent(target: Target) -> None:
     assert derived_metrics(target, [])(FIGURES) == FIGURES
     assert [*derived_metrics(_with(target, price_usd_per_h=1.0), [])(FIGURES)] == [
         *FIGURES, "cost_usd_per_m",
     ]  # fmt: skip
 
 
-def test_what_was_said_itself_stays_and_what_cannot_follow_is_absent(target: Target) -> None:
-    said = {"throughput_ips": Quantity(7.0, "measured")}
-    assert derived_metrics(target, ["throughput_ips"])(said) == said
+def test_given_metric_is_kept_and_underivable_absent(target: Target) -> None:
+    given = {"throughput_ips": Quantity(7.0, "measured")}
+    assert derived_metrics(target, ["throughput_ips"])(given) == given
     priced = _with(target, price_usd_per_h=3.6)
-    assert derived_metrics(priced, [])(said)["cost_usd_per_m"].value == pytest.approx(1000 / 7)
+    assert derived_metrics(priced, [])(given)["cost_usd_per_m"].value == pytest.approx(1000 / 7)
     assert derived_metrics(target, ["throughput_ips"])({}) == {}
 
 
@@ -167,7 +167,7 @@ def test_missing_and_unknown_facts_are_refused(target: Target) -> None:
         check_facts(_with(target, p99_over_p50=0.9), [], "budget")
 
 
-def test_facts_enter_what_is_known_of_a_target_only_if_stated(target: Target) -> None:
+def test_target_facts_are_listed_only_if_given(target: Target) -> None:
     assert "facts" not in facts(target)
     assert facts(_with(target, price_usd_per_h=1.0))["facts"] == {"price_usd_per_h": 1.0}
 
@@ -175,7 +175,7 @@ def test_facts_enter_what_is_known_of_a_target_only_if_stated(target: Target) ->
 @pytest.mark.parametrize(
     "path", sorted((package.ROOT / "conf" / "target").glob("*.yaml")), ids=lambda path: path.stem
 )
-def test_shipped_targets_state_facts_that_some_metric_reads(path: Path) -> None:
+def test_facts_of_shipped_target_are_valid(path: Path) -> None:
     name = yaml.safe_load(path.read_text())["name"]
     check_facts(_compose(f"+target={path.stem}").target, [], name)
 
@@ -188,7 +188,7 @@ class _WithoutEnergy:
         return Cost({name: FIGURES["latency_ms"] for name in BASE_COSTS if name != "energy_mj"})
 
 
-def test_a_cost_model_of_a_backend_without_a_base_cost_is_refused(target: Target) -> None:
+def test_cost_model_without_base_cost_is_refused(target: Target) -> None:
     model = DerivedCostModel(_WithoutEnergy(), derived_metrics(target, []))
     with pytest.raises(ConfigError, match=r"_WithoutEnergy of target.runtime=tvm returns no energ"):
         model.cost(Genotype("tiny", ()))

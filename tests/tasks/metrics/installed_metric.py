@@ -1,4 +1,4 @@
-"""A metric of a package, as ``pip install`` leaves it."""
+"""An installed package with a metric of its own."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ METRIC = Metric(
     "heat_k", LABEL, "K", derive=_heat, needs=("energy_mj",),
     facts={"k_per_mj": "kelvin of a millijoule"},
 )
-TAKEN = Metric("latency_ms", "another latency", "ms")
+DUPLICATE = Metric("latency_ms", "another latency", "ms")
 '''
 
 
-def bring(folder: Path, point: str) -> None:
-    """Put into a folder what an installed package with this entry point leaves there."""
+def install_metric(folder: Path, point: str) -> None:
+    """Write the files of an installed package with this entry point into a folder."""
     (folder / "own_metric.py").write_text(_MODULE)
     info = folder / "own_metric-1.0.dist-info"
     info.mkdir()
