@@ -132,4 +132,4 @@ def test_upper_end_of_the_interval_must_fit_the_budget(
         fits = latencies[candidate.id].upper <= limit
         assert (candidate.state == "complete") is fits
         assert fits or "latency_ms" in candidate.reason
-    assert not between & set(accuracy.asked)
+    assert not between & set(accuracy.requested)
