@@ -359,6 +359,7 @@ def test_images_that_lose_most_pixels_are_reported(digits: SearchComponents) -> 
         ]
 
     size, resized = lines({})
+    assert resized.endswith(" pixels; values from 0 to 255")
     assert size.endswith("images of 8x8 pixels (grey)")
     size, resized, warning = lines({(640, 480): 9, (30, 20): 1})
     assert "images of 30x20 to 640x480 pixels" in size

@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 import struct
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -82,11 +83,14 @@ class ImageFiles:
 class ImageColumn:
     """Images in a memory-mapped Arrow column of structs with bytes or a path.
 
-    Relative paths start at ``folder``.
+    Args:
+        where: Start of messages.
+        column: The column.
+        folders: Folders that may hold the images. Relative paths start at the first.
     """
 
-    def __init__(self, where: str, column: Any, folder: Path):
-        self._where, self._folder = where, folder
+    def __init__(self, where: str, column: Any, folders: Sequence[Path]):
+        self._where, self._folders = where, [Path(os.path.abspath(each)) for each in folders]
         self._chunks = [(chunk.field("bytes"), chunk.field("path")) for chunk in column.chunks]
         self._ends = np.cumsum([len(chunk) for chunk in column.chunks]).tolist()
 
@@ -103,19 +107,27 @@ class ImageColumn:
             raise DataError(f"{self.where(row)} has no image. Remove the row, or add its image.")
         if content is not None:
             return bytes(content)
-        file = self._folder / path
-        try:
-            return safe_read.read_bytes(file, MAX_BYTES)
-        except (OSError, safe_read.CorruptFileError) as problem:
-            if len(path) > _MAX_PATH or not file.suffix:
-                raise DataError(
-                    f"{self.where(row)} holds the text '{path[:40]}', which is no path of an "
-                    "image. Decode base64 text, and store the bytes of the image files."
-                ) from None
-            is_missing = isinstance(problem, FileNotFoundError)
-            reason = "was not found" if is_missing else f"cannot be read: {problem}"
-            message = f"{self.where(row)}: {file} {reason}. Replace it, or remove the row."
-            raise DataError(message) from None
+        file = Path(os.path.normpath(self._folders[0] / path))
+        if "://" in path:
+            raise DataError(
+                f"{self.where(row)}: {path} is no path of a file. Extract archives, and download "
+                "remote images."
+            )
+        if not any(map(file.is_relative_to, self._folders)):
+            problem = f"is outside the folder of the data set, {self._folders[0]}. Move it there"
+        else:
+            try:
+                return safe_read.read_bytes(file, MAX_BYTES)
+            except FileNotFoundError:
+                problem = "was not found. Replace it, or remove the row"
+            except (OSError, safe_read.CorruptFileError) as error:
+                problem = f"cannot be read: {error}. Replace it, or remove the row"
+        if len(path) > _MAX_PATH or not file.suffix:
+            raise DataError(
+                f"{self.where(row)} holds the text '{path[:40]}', which is no path of an "
+                "image. Decode base64 text, and store the bytes of the image files."
+            )
+        raise DataError(f"{self.where(row)}: {file} {problem}.")
 
     def where(self, row: int) -> str:
         """Return the data set and the row of an image."""

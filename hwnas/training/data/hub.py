@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,8 @@ from sklearn.datasets import load_digits
 
 from hwnas.core.errors import DataError
 from hwnas.tasks.base import TaskType
-from hwnas.training.data.encoded import ImageColumn, ImageSource
-from hwnas.training.data.folders import chosen_splits, files, is_image
+from hwnas.training.data.encoded import SPLITS, ImageColumn, ImageSource
+from hwnas.training.data.folders import chosen_splits, files, is_image, split_of
 from hwnas.training.options import DatasetConfig
 
 
@@ -30,6 +31,7 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
         OSError: the disk is full.
     """
     import datasets
+    from huggingface_hub import constants
 
     tables = _open(where, config, path)
     chosen = chosen_splits(where, list(tables), config.test_split)
@@ -52,8 +54,11 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
                 f"{where}: the {len(labels.pop(split))} images of the {split} split have no labels "
                 f"and are left out. The {split} split is made from the training images."
             )
-    folder = Path() if path is None else path if path.is_dir() else path.parent
-    images = {split: _images(where, split, splits[split], image, folder) for split in labels}
+    # Files that ``datasets`` downloaded or extracted.
+    folders = [Path(datasets.config.DOWNLOADED_DATASETS_PATH), Path(constants.HF_HUB_CACHE)]
+    if path is not None:
+        folders.insert(0, path if path.is_dir() else path.parent)
+    images = {split: _images(where, split, splits[split], image, folders) for split in labels}
     notes += _unlisted(where, path, tables.values(), image)
     names = getattr(splits["train"].features[label], "names", None)
     targets, names = kind.targets(f"{where}, column '{label}'", labels, names)
@@ -73,11 +78,28 @@ def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any
         _check_parquet(where, path)
         if path.is_file():
             return dict(datasets.load_dataset("parquet", data_files={"train": str(path)}))
+        if tables := _tables_beside_images(where, path):
+            return dict(datasets.load_dataset("parquet", data_files=tables))
         return dict(datasets.load_dataset(str(path)))
     except DataError:
         raise
     except Exception as error:  # datasets, pyarrow and the hub raise many kinds
         raise _refused(where, config, path, error) from None
+
+
+def _tables_beside_images(where: str, path: Path) -> dict[str, list[str]]:
+    """Return the Parquet files by split of a folder that also holds images; else nothing.
+
+    ``datasets`` would read the images alone, without their labels.
+    """
+    found = [*files(where, path)]
+    tables: dict[str, list[str]] = {}
+    for file in found if any(map(is_image, found)) else ():
+        if file.suffix == ".parquet" and file.stem != "metadata":
+            words = re.split(r"[-_./]", file.relative_to(path).as_posix())
+            split = next((s for s in map(split_of, words) if s in SPLITS), "train")
+            tables.setdefault(split, []).append(str(file))
+    return tables
 
 
 def _refused(
@@ -167,6 +189,11 @@ def _column(
         return chosen
     found = [name for name, of in table.features.items() if isinstance(of, requests[i].kinds)]
     found = found or [name for name in table.column_names if name in usual]
+    if not found and "file_name" in table.column_names:  # of a folder without image files
+        raise DataError(
+            f"{where} holds no images, only a table that names them. Put the images into this "
+            "folder, and write paths relative to it in the column file_name."
+        )
     if not found:
         raise DataError(
             f"{where} needs a column '{requests[0].usual[0]}' and a column "
@@ -185,8 +212,10 @@ def _unlisted(where: str, path: Path | None, tables: Iterable[Any], column: str)
     """Yield a note about image files of a folder that no row names."""
     if path is None or not path.is_dir() or not (images := [*filter(is_image, files(where, path))]):
         return
-    paths = [chunk.field("path") for table in tables for chunk in table.data.column(column).chunks]
-    listed = {os.path.abspath(path / name) for part in paths for name in part.to_pylist() if name}
+    chunks = [chunk for table in tables for chunk in table.data.column(column).chunks]
+    parts = [of.field("path") if pa.types.is_struct(of.type) else of for of in chunks]
+    names = [name for part in parts for name in part.to_pylist() if isinstance(name, str)]
+    listed = {os.path.abspath(path / name) for name in names}
     if unlisted := [file for file in images if os.path.abspath(file) not in listed]:
         yield (
             f"{where}: {len(unlisted)} of {len(images)} image files have no row in the table and "
@@ -194,7 +223,9 @@ def _unlisted(where: str, path: Path | None, tables: Iterable[Any], column: str)
         )
 
 
-def _images(where: str, split: str, table: Any, column: str, folder: Path) -> ImageColumn:
+def _images(
+    where: str, split: str, table: Any, column: str, folders: Sequence[Path]
+) -> ImageColumn:
     import datasets
 
     kind = table.data.schema.field(column).type
@@ -207,7 +238,7 @@ def _images(where: str, split: str, table: Any, column: str, folder: Path) -> Im
     try:
         only = table.select_columns([column])  # labels are checked by the task
         cast = only.cast_column(column, datasets.Image(decode=False))
-        return ImageColumn(f"{where}, split '{split}',", cast.data.column(column), folder)
+        return ImageColumn(f"{where}, split '{split}',", cast.data.column(column), folders)
     except Exception as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise DataError(

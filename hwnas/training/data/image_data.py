@@ -1,9 +1,11 @@
 """A data set with its splits, task and normalisation."""
 
 import math
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -20,6 +22,9 @@ from hwnas.training.data.splits import DataSplit, ImageRows, InMemorySplit, ahea
 from hwnas.training.options import DatasetConfig
 
 _BATCH = 256  # images of a streamed split per batch
+_MAX_IMBALANCE = 5.0  # ratio of the largest to the smallest class without a warning
+_FEW_IMAGES = 5  # images of a class in a split, below which a note warns
+_DARK = 32  # largest value of training images, below which a note warns
 _MAX_BYTES = 1 << 28  # prepared images of a split in memory per batch
 _MAX_SENT_BYTES = 1 << 30  # images in memory that are sent to another process
 
@@ -40,6 +45,7 @@ class ImageData:
     notes: tuple[str, ...] = ()  #: messages to the user about how the data were read
     #: number of image files by width and height; empty for arrays and embedded data sets
     file_sizes: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    values: tuple[int, int] = (0, 255)  #: smallest and largest of the training images
 
     @property
     def signature(self) -> Signature:
@@ -140,6 +146,74 @@ class ImageData:
             return self.prepare(part.images, resolution, rounded=rounded), part.targets
 
         yield from ahead(split, batch, range(len(chunks)))
+
+
+def class_notes(data: ImageData) -> list[str]:
+    """Return warnings about similar names, imbalanced classes, and splits with few of a class."""
+    if not data.class_counts:
+        return []
+    counts = data.class_counts["train"]
+    (few, n_few), (many, n_many) = (f(counts.items(), key=itemgetter(1)) for f in (min, max))
+    notes = [*_similar_names(counts)]
+    if n_many > _MAX_IMBALANCE * n_few:
+        notes.append(
+            f"Classes are imbalanced: '{many}' has {n_many} training images, '{few}' has {n_few}. "
+            f"Always answering '{many}' is right on {n_many / sum(counts.values()):.1%} of them. "
+            "Options for such data: objectives=[balanced_accuracy,latency_ms], "
+            "train.class_weights=balanced."
+        )
+    return notes + [
+        line
+        for split in ("validation", "test")
+        for line in _split_notes(split, data.class_counts[split])
+    ]
+
+
+def _similar_names(counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield warnings about classes whose names differ in case, blanks or underscores only."""
+    groups: dict[str, list[str]] = {}
+    for name, n in counts.items():
+        words = unicodedata.normalize("NFKC", name).casefold().replace("_", " ").split()
+        groups.setdefault(" ".join(words), []).append(f"'{name}' ({n} training images)")
+    for similar in groups.values():
+        if len(similar) > 1:
+            yield (
+                f"The classes {_listed(similar)} differ only in case, blanks or underscores. They "
+                "are separate classes: if they mean the same, give them one name."
+            )
+
+
+def _split_notes(split: str, counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield warnings about classes that have no or few images in a split."""
+    if absent := [f"'{name}'" for name, n in counts.items() if n == 0]:
+        yield f"The {split} split has no images of the classes {_listed(absent)}."
+    if few := {name: n for name, n in counts.items() if 0 < n < _FEW_IMAGES}:
+        worst, n_worst = min(few.items(), key=itemgetter(1))
+        listed = _listed([f"'{name}' ({n})" for name, n in few.items()])
+        yield (
+            f"The {split} split has few images of the classes {listed}: one image is "
+            f"{100 / sum(counts.values()):.3g} points of accuracy, and {100 / n_worst:.3g} "
+            f"points of the recall of '{worst}'; smaller differences cannot be seen. Add "
+            f"images, or, if the source has no {split} split, set a larger dataset.{split}."
+        )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:5]) + f" and {len(texts) - 5} more" * (len(texts) > 5)
+
+
+def value_notes(values: tuple[int, int]) -> list[str]:
+    """Return a warning if the smallest and the largest value of images show that they are empty."""
+    low, high = values
+    if low == high:
+        return [f"All pixels of the training images have the value {low}: they show nothing."]
+    if high < _DARK:
+        return [
+            f"The training images have values from {low} to {high}; white is 255. If they were "
+            "saved without scaling, multiply them: masks of 0 and 1 by 255. A device has to "
+            "scale its images the same way."
+        ]
+    return []
 
 
 SPLIT_SEED = 0  #: splits belong to the data set and do not depend on the seed of a run

@@ -2,10 +2,9 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,13 @@ from hwnas.training.data.encoded import (
 )
 from hwnas.training.data.folders import is_image_folder, read_folder
 from hwnas.training.data.hub import EMBEDDED, read_table
-from hwnas.training.data.image_data import SPLIT_SEED, ImageData, divide
+from hwnas.training.data.image_data import (
+    SPLIT_SEED,
+    ImageData,
+    class_notes,
+    divide,
+    value_notes,
+)
 from hwnas.training.data.splits import (
     DataSplit,
     Decoder,
@@ -46,8 +51,6 @@ from hwnas.training.data.splits import (
 )
 from hwnas.training.options import DatasetConfig
 
-_MAX_IMBALANCE = 5.0  # ratio of the largest to the smallest class without a warning
-_FEW_IMAGES = 5  # images of a class in a split, below which a note warns
 _MEMORY_FRACTION = 0.25  # of the machine's memory, for decoded images
 _N_SAMPLED = 4096  # streamed training images for mean and standard deviation
 _HASH_BYTES = 16
@@ -112,52 +115,14 @@ def _image_data(
     names: tuple[str, ...],
     notes: Sequence[str],
 ) -> ImageData:
-    mean, std = _normalisation(splits["train"])
+    counts = _value_counts(splits["train"])
+    mean, std = _normalisation(counts)
     task = tasks.get(config.task).task(names, splits["train"].targets.numpy())
-    data = ImageData(
-        config.name, splits["train"], splits["validation"], splits["test"], task, mean, std
-    )
-    return replace(data, notes=(*notes, *_class_notes(data)))
-
-
-def _class_notes(data: ImageData) -> list[str]:
-    """Return warnings about imbalanced classes, and splits with no or few images of a class."""
-    if not data.class_counts:
-        return []
-    counts = data.class_counts["train"]
-    (few, n_few), (many, n_many) = (f(counts.items(), key=itemgetter(1)) for f in (min, max))
-    notes = []
-    if n_many > _MAX_IMBALANCE * n_few:
-        notes.append(
-            f"Classes are imbalanced: '{many}' has {n_many} training images, '{few}' has {n_few}. "
-            f"Always answering '{many}' is right on {n_many / sum(counts.values()):.1%} of them. "
-            "Options for such data: objectives=[balanced_accuracy,latency_ms], "
-            "train.class_weights=balanced."
-        )
-    return notes + [
-        line
-        for split in ("validation", "test")
-        for line in _split_notes(split, data.class_counts[split])
-    ]
-
-
-def _split_notes(split: str, counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield warnings about classes that have no or few images in a split."""
-    if absent := [f"'{name}'" for name, n in counts.items() if n == 0]:
-        yield f"The {split} split has no images of the classes {_listed(absent)}."
-    if few := {name: n for name, n in counts.items() if 0 < n < _FEW_IMAGES}:
-        worst, n_worst = min(few.items(), key=itemgetter(1))
-        listed = _listed([f"'{name}' ({n})" for name, n in few.items()])
-        yield (
-            f"The {split} split has few images of the classes {listed}: one image is "
-            f"{100 / sum(counts.values()):.3g} points of accuracy, and {100 / n_worst:.3g} "
-            f"points of the recall of '{worst}'; smaller differences cannot be seen. Add "
-            f"images, or, if the source has no {split} split, set a larger dataset.{split}."
-        )
-
-
-def _listed(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:5]) + f" and {len(texts) - 5} more" * (len(texts) > 5)
+    used = np.flatnonzero(counts.sum(axis=0))
+    values = int(used[0]), int(used[-1])
+    parts = splits["train"], splits["validation"], splits["test"]
+    data = ImageData(config.name, *parts, task, mean, std, values=values)
+    return replace(data, notes=(*notes, *value_notes(values), *class_notes(data)))
 
 
 def _embedded(
@@ -380,19 +345,22 @@ def _size(n_bytes: int) -> str:
     return f"{n_bytes / 1024**power:.1f} {'KMG'[power - 1]}iB"
 
 
-def _normalisation(train: DataSplit) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of the channels, from all images or a fixed sample."""
+def _value_counts(train: DataSplit) -> NDArray[np.float64]:
+    """Return how often each channel has each value, ``(C, 256)``: all images or a fixed sample."""
     if not isinstance(train, InMemorySplit):
         order = np.random.default_rng(SPLIT_SEED).permutation(len(train))
         train = train.take(torch.from_numpy(np.sort(order[:_N_SAMPLED])))
-    n_channels, levels = train.images.shape[-1], np.arange(256)
-    counts = np.zeros(
-        (n_channels, 256)
-    )  # histogram: pixels as floats would take 8 times the memory
+    n_channels = train.images.shape[-1]
+    counts = np.zeros((n_channels, 256))  # pixels as floats would take 8 times the memory
     for part in torch.split(train.images, _N_SAMPLED):
         for c in range(n_channels):
             counts[c] += np.bincount(part[..., c].numpy().ravel(), minlength=256)
-    n = counts.sum(axis=1)
+    return counts
+
+
+def _normalisation(counts: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of the channels, from the counts of their values."""
+    n, levels = counts.sum(axis=1), np.arange(256)
     mean = counts @ levels / n
     std = np.sqrt((counts * (levels - mean[:, None]) ** 2).sum(axis=1) / n)
     return tuple((mean / 255).tolist()), tuple(np.maximum(std / 255, 1e-3).tolist())

@@ -88,7 +88,8 @@ def _data(parts: SearchComponents) -> Iterator[str]:
     smallest = min(_resolutions(parts))
     original = _range(*(f(sizes, key=math.prod) for f in (min, max)))
     yield f"{data.name}: {counts} images of {original} pixels ({channels})"
-    yield f"resized to {_range((smallest, smallest), (largest, largest))} pixels"
+    resized = _range((smallest, smallest), (largest, largest))
+    yield f"resized to {resized} pixels; values from {data.values[0]} to {data.values[1]}"
     n_lost = sum(n * max(0, w * h - largest**2) for (w, h), n in sizes.items())
     lost = n_lost / sum(n * w * h for (w, h), n in sizes.items())
     if lost > _MANY_PIXELS:

@@ -489,3 +489,108 @@ def test_images_with_an_alpha_channel_are_counted(tmp_path: Path) -> None:
     (note,) = (n for n in load_data(config, 8, NullProgress()).notes if "alpha channel" in n)
     assert "6 images have an alpha channel" in note
     assert "transparent pixels become white" in note
+
+
+# Names of classes and values of pixels that were probably not meant.
+
+
+def _labels(path: Path, names: Sequence[str], form: str) -> ImageData:
+    """Return 15 images of each class, in one of the forms of a data set."""
+    content = _images(15 * len(names))
+    labels = [name for name in names for _ in range(15)]
+    if form == "folder":
+        parts = {name: content[15 * i : 15 * i + 15] for i, name in enumerate(names)}
+        return loaded(write_folder(path, parts))
+    if form == "parquet":
+        return loaded(write(path / "a.parquet", content, labels))
+    if form == "csv":
+        for i, image in enumerate(content):
+            (path / f"{i}.png").write_bytes(image)
+        rows = [f"{i}.png,{label}" for i, label in enumerate(labels)]
+        (path / "metadata.csv").write_text("\n".join(["file_name,label", *rows]))
+        return loaded(path)
+    arrays = np.stack([np.asarray(Image.open(io.BytesIO(each))) for each in content])
+    np.savez(path / "a.npz", images=arrays, targets=np.array(labels))
+    return loaded(path / "a.npz")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("form", ["folder", "parquet", "csv", "npz"])
+def test_classes_with_similar_names_are_reported(tmp_path: Path, form: str) -> None:
+    data = _labels(tmp_path, ["Cat", "cat", "dog", "big_dog", "big  dog"], form)
+    gc.collect()  # datasets does not close metadata.csv
+    assert data.task.n_outputs == 5
+    similar = [note for note in data.notes if "differ only in case, blanks or underscores" in note]
+    assert len(similar) == 2
+    assert "'Cat' (11 training images), 'cat' (11 training images)" in similar[0]
+    assert "'big  dog'" in similar[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((0, 1), "values from 0 to 1; white is 255"),
+        ((0, 16), "values from 0 to 16; white is 255"),
+        ((7, 7), "have the value 7: they show nothing"),
+        ((0, 120), ""),
+    ],
+)
+@pytest.mark.parametrize("form", ["npz", "png"])
+def test_range_of_pixels_is_reported(
+    tmp_path: Path, values: tuple[int, int], message: str, form: str
+) -> None:
+    images = np.random.default_rng(0).choice(np.array(values, np.uint8), (40, 8, 8))
+    path = tmp_path / "a.npz"
+    if form == "npz":
+        np.savez(path, images=images, targets=np.arange(40) % 2)
+    else:
+        path = tmp_path / "png"
+        for i, image in enumerate(images):
+            (path / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path / "ab"[i % 2] / f"{i}.png")
+    data = loaded(path)
+    assert data.values == values
+    notes = " ".join(data.notes)
+    assert message in notes
+    assert ("values from" in notes or "show nothing" in notes) == bool(message)
+
+
+# Paths in tables.
+
+
+def _paths(folder: Path, paths: Sequence[str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    labels = [CLASSES[i % 2] for i in range(len(paths))]
+    pq.write_table(pa.table({"image": paths, "label": labels}), folder / "a.parquet")
+    return folder
+
+
+def test_paths_in_a_table_stay_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "images").mkdir(parents=True)
+    for i, image in enumerate(_images(30)):
+        (tmp_path / "mine" / "images" / f"{i}.png").write_bytes(image)
+        (tmp_path / f"{i}.png").write_bytes(image)
+    relative = [f"images/{i}.png" for i in range(30)]
+    inside = [relative, [str(tmp_path / "mine" / name) for name in relative]]
+    for paths in inside:
+        folder = _paths(tmp_path / "mine", paths)
+        assert sum(_sizes(loaded(folder))) == sum(_sizes(loaded(folder / "a.parquet"))) == 30
+    outside = [f"../{i}.png" for i in range(30)]
+    for paths in (outside, [str(tmp_path / f"{i}.png") for i in range(30)]):
+        folder = _paths(tmp_path / "mine", paths)
+        with pytest.raises(DataError, match=rf"row 0: {tmp_path}/0.png is outside the folder of"):
+            loaded(folder)
+
+
+def test_paths_into_archives_are_refused(tmp_path: Path) -> None:
+    folder = _paths(tmp_path, [f"zip://{i}.png::{tmp_path}/a.zip" for i in range(30)])
+    with pytest.raises(DataError, match=r"row 0: zip://0.png::.* Extract archives"):
+        loaded(folder)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_table_beside_no_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metadata.csv").write_text("file_name,label\n/a/1.png,0\n/a/2.png,1\n")
+    with pytest.raises(DataError, match="holds no images, only a table that names them"):
+        loaded(tmp_path)
+    gc.collect()
