@@ -1,4 +1,4 @@
-"""Small real things that tests share."""
+"""Fixtures and helpers that tests share."""
 
 import functools
 import os
@@ -32,11 +32,13 @@ from hwnas.workflows.config import SCHEMAS
 from tests.nas.postgresql import Server, binaries, running
 
 pytest.register_assert_rewrite("hwnas.testing")
-processes.tune_process()  # tests run beside other work
-if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # that take every core once together
+processes.tune_process()  # tests run alongside other work
+if workers := os.environ.get(
+    "PYTEST_XDIST_WORKER_COUNT"
+):  # together the workers use each core once
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-# A shell that starts them in the background has them ignore it, and what they start.
+# Processes that a shell starts in the background ignore SIGINT, and so do their children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Folders and modules whose tests are marked ``smoke``: the basics, in less than two minutes.
@@ -73,10 +75,10 @@ needs_fashion_mnist = pytest.mark.skipif(
     not (SHARED / "fashion_mnist").is_dir(), reason=f"no Fashion-MNIST in {SHARED}"
 )
 
-#: Options of a search whose networks share weights and are delivered as they are: the quickest.
+#: Options of the fastest search: networks share weights and are not fine-tuned.
 SHARED_WEIGHTS = ("accuracy=supernet", "finish.epochs=0")
 
-#: The section of targets that TVM compiles for.
+#: Section of targets with the runtime TVM.
 TVM: dict[str, Any] = {"tvm": TvmSettings()}
 
 
@@ -103,13 +105,13 @@ def options_with_defaults(verb: str) -> list[tuple[str, Any]]:
 
 
 def last_of(*arguments: str) -> list[str]:
-    """Return the options of a command, of each the last value."""
+    """Return the arguments of a command, with only the last value of each option."""
     return [*{argument.partition("=")[0].lstrip("+"): argument for argument in arguments}.values()]
 
 
 def few_of(values: Iterable[object], n: int) -> list[Any]:
-    """Return parameters of a test, all but the first of which are only run with the slow tests."""
-    first, others = (found := [*values])[:n], found[n:]
+    """Return test parameters; all but the first ``n`` are marked slow."""
+    first, others = (parameters := [*values])[:n], parameters[n:]
     return [*first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
 
 
@@ -119,10 +121,10 @@ def target(name: str) -> Target:
     )
 
 
-def with_settings(found: Target, settings: object) -> Target:
+def with_settings(base: Target, settings: object) -> Target:
     """Return a target with other settings of its backend."""
-    section: dict[str, Any] = {found.runtime: settings}
-    return replace(found, **section)
+    section: dict[str, Any] = {base.runtime: settings}
+    return replace(base, **section)
 
 
 def images_of(split: DataSplit) -> torch.Tensor:
@@ -165,17 +167,17 @@ def postgresql() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _vela_asked_once() -> Iterator[None]:
-    """Keep what Vela estimates: most searches begin with the same networks of a small space."""
-    known: dict[tuple[Graph, str], Cost] = {}
-    ask = vela_compiler.estimate
+def _cache_vela_estimates() -> Iterator[None]:
+    """Cache estimates of Vela: most searches start with the same networks of a small space."""
+    estimates: dict[tuple[Graph, str], Cost] = {}
+    estimate_once = vela_compiler.estimate
 
-    @functools.wraps(ask)
+    @functools.wraps(estimate_once)
     def estimate(lowered: Graph, target: Target) -> Cost:
         key = (lowered, repr(target))
-        if key not in known:
-            known[key] = ask(lowered, target)
-        return known[key]
+        if key not in estimates:
+            estimates[key] = estimate_once(lowered, target)
+        return estimates[key]
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (vela_compiler, vela_backend):
@@ -184,13 +186,13 @@ def _vela_asked_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _fresh_hydra() -> Iterator[None]:
+def _clear_hydra() -> Iterator[None]:
     yield
     GlobalHydra.instance().clear()
 
 
 def space_yaml(space: SearchSpace) -> dict[str, Any]:
-    """Return the content of a space's file, to be changed by a test."""
+    """Return the content of a space's file, for a test to modify."""
     raw = asdict(space)
     return {
         "family": raw["family"],

@@ -1,4 +1,4 @@
-"""Searches that are killed at random moments, as processes that a user starts."""
+"""Searches in separate processes that are killed at random moments."""
 
 import itertools
 import math
@@ -22,14 +22,14 @@ from hwnas.core.manifest import read_manifest
 from tests.conftest import last_of
 
 _N_TRIALS = 60
-_LIMIT_S = 300.0  # of one process, on a machine that does other things, too
+_LIMIT_S = 300.0  # per process, on a busy machine
 _OPS = ("conv1", "conv3", "none", "skip")
 _WORK = {"none": 0.0, "skip": 0.1, "conv1": 0.5, "conv3": 1.0}
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return 256 cells of four edges."""
+    """Return a table of 256 cells with four edges."""
     rows = []
     for cell in itertools.product(_OPS, repeat=4):
         work = sum(_WORK[op] * (1 + i / 9) for i, op in enumerate(cell))
@@ -50,13 +50,13 @@ def _arguments(table: Path, sampler: str) -> list[str]:
 
 
 class Moment(NamedTuple):
-    """So long after so many trials are finished; for 0, after the start."""
+    """A delay after a number of finished trials; for 0, after the start."""
 
     n_trials: int
     delay_s: float
 
 
-def _started(*arguments: str) -> subprocess.Popen[str]:
+def _start_search(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "hwnas", "search", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -65,18 +65,18 @@ def _started(*arguments: str) -> subprocess.Popen[str]:
 
 
 def _n_trials(folder: Path) -> int:
-    """Return how many trials another process has finished."""
+    """Return the number of trials that another process has finished."""
     try:
         with sqlite3.connect(f"file:{folder / 'study.db'}?mode=ro", uri=True) as connection:
             count = connection.execute("SELECT count(*) FROM trials").fetchone()[0]
         connection.close()
         return int(count)
-    except sqlite3.OperationalError:  # there is no study yet
+    except sqlite3.OperationalError:  # no study yet
         return 0
 
 
 def _kill(process: subprocess.Popen[str], folder: Path, moment: Moment) -> None:
-    """Kill a process at a moment; one that is faster must have ended well."""
+    """Kill a process at a moment; a faster process must have succeeded."""
     deadline = time.monotonic() + _LIMIT_S
     while process.poll() is None and _n_trials(folder) < moment.n_trials:
         assert time.monotonic() < deadline
@@ -88,34 +88,34 @@ def _kill(process: subprocess.Popen[str], folder: Path, moment: Moment) -> None:
 
 
 def _moments(rng: random.Random, n: int, start_s: float) -> list[Moment]:
-    """Return when to kill: a quarter at the start, a fifth at the end, the others in the search."""
+    """Return moments: a quarter at the start, a fifth at the end, the others in the search."""
     n_start, n_end = n // 4, n // 5
     targets = sorted(rng.randrange(1, _N_TRIALS) for _ in range(n - n_start - n_end))
     moments = [Moment(target, rng.uniform(0, 0.1)) for target in targets]
-    for i in range(n_start):  # the first of them before there is a run
+    for i in range(n_start):  # the first one before the run exists
         moments.insert(rng.randrange(len(moments)) if i else 0, Moment(0, rng.uniform(0, start_s)))
     return moments + [Moment(_N_TRIALS, rng.uniform(0, 0.3)) for _ in range(n_end)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "n_kills"), [("pareto", 20), ("nsga2", 5)])
-def test_search_killed_at_random_moments_ends_as_if_it_had_not_been(
+def test_search_killed_at_random_equals_uninterrupted_one(
     table: Path, tmp_path: Path, sampler: str, n_kills: int
 ) -> None:
     arguments = _arguments(table, sampler)
     whole, folder = tmp_path / "whole", tmp_path / "killed"
-    begun = time.monotonic()
-    process = _started(*arguments, f"run.dir={whole}")
+    start_time = time.monotonic()
+    process = _start_search(*arguments, f"run.dir={whole}")
     while not (whole / "study.db").exists() and process.poll() is None:
         time.sleep(0.01)
-    start_s = time.monotonic() - begun
+    start_s = time.monotonic() - start_time
     assert process.communicate(timeout=_LIMIT_S)[1] == ""
     assert process.returncode == 0
 
     def start() -> subprocess.Popen[str]:
         if (folder / "manifest.json").exists():
-            return _started(f"run.resume={folder}")
-        return _started(*arguments, f"run.dir={folder}")  # killed before there was a run
+            return _start_search(f"run.resume={folder}")
+        return _start_search(*arguments, f"run.dir={folder}")  # killed before the run existed
 
     for moment in _moments(random.Random(sampler), n_kills, start_s):
         _kill(start(), folder, moment)
@@ -133,10 +133,10 @@ def test_search_killed_at_random_moments_ends_as_if_it_had_not_been(
     assert 1 <= len(manifest["started"]) <= n_kills + 1
 
 
-def test_folder_that_was_killed_before_its_manifest_can_be_used(
+def test_run_killed_before_manifest_can_be_restarted(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is left by then: the folder, its lock, and perhaps an unfinished file."""
+    """The kill leaves the folder, its lock, and perhaps a partial file."""
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / ".lock").touch()

@@ -1,4 +1,4 @@
-"""The twelve folders import only from those below; outside libraries stay in few places."""
+"""Layers of the package, import cycles, and places of third-party libraries."""
 
 import ast
 import functools
@@ -20,10 +20,10 @@ FOLDERS = (
     "testing", "cli", "workflows", "fleet", "analysis", "export", "nas", "training", "hardware",
     "models", "tasks", "core",
 )  # fmt: skip
-#: The package itself: the public names and the entry point, which lead to all folders.
+#: Modules of the package itself: public names and entry point.
 TOP = {"__init__.py", "__main__.py"}
 
-# Outside libraries that are worth keeping in few places: folders or modules.
+# Third-party libraries that only some folders or modules may import.
 PLACES = {
     "ethosu": {"hardware.backends.vela.compiler"},
     "tvm": {"hardware.backends.tvm"},
@@ -108,7 +108,7 @@ def _folder(name: str) -> str:
     return name.removeprefix("hwnas.").partition(".")[0]
 
 
-def test_top_of_the_package_has_twelve_folders() -> None:
+def test_package_has_twelve_folders() -> None:
     folders = {path.name for path in ROOT.iterdir() if any(path.rglob("*.py"))}
     assert folders == set(FOLDERS)
     assert {path.name for path in ROOT.glob("*.py")} == TOP
@@ -124,14 +124,14 @@ def test_modules_and_classes_are_short(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.parent != ROOT], ids=_name)
-def test_folder_imports_nothing_above_itself(path: Path) -> None:
-    own = FOLDERS.index(_folder(_name(path)))
+def test_folder_imports_no_upper_layer(path: Path) -> None:
+    layer = FOLDERS.index(_folder(_name(path)))
     for imported in _imports(path):
         if imported in EXISTING and imported != "hwnas":
-            assert FOLDERS.index(_folder(imported)) >= own, imported
+            assert FOLDERS.index(_folder(imported)) >= layer, imported
 
 
-def test_no_import_circles() -> None:
+def test_no_import_cycles() -> None:
     graph = {
         name: {i for i in _imports(path) & EXISTING.keys() if i != "hwnas"}
         for name, path in EXISTING.items()
@@ -141,11 +141,11 @@ def test_no_import_circles() -> None:
     sorter = graphlib.TopologicalSorter(
         {n: {i for i in imported if i not in packages} for n, imported in graph.items()}
     )
-    sorter.prepare()  # raises a CycleError that names a circle
+    sorter.prepare()  # raises a CycleError that names the cycle
 
 
-def test_module_names_are_unique_in_a_folder() -> None:
-    """Names of plug-in seams may repeat: each backend, family and section has its own."""
+def test_module_names_are_unique_per_folder() -> None:
+    """Modules of plug-in interfaces may repeat: each backend, family and section has its own."""
     seams = re.compile(r"(hardware\.backends|models\.families)\.\w+\.\w+$|\.base$")
     places = defaultdict(list)
     for path in MODULES:
@@ -156,7 +156,7 @@ def test_module_names_are_unique_in_a_folder() -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
-def test_outside_libraries_stay_in_their_place(path: Path) -> None:
+def test_third_party_libraries_stay_in_listed_places(path: Path) -> None:
     name = _name(path)
     for imported in _imports(path):
         for library, places in PLACES.items():
@@ -164,12 +164,14 @@ def test_outside_libraries_stay_in_their_place(path: Path) -> None:
                 assert any(f"{name}.".startswith(f"{place}.") for place in places), imported
 
 
-def test_private_members_of_optuna_are_used_in_one_place() -> None:
+def test_private_members_of_optuna_are_used_in_one_module() -> None:
     samplers = [path for path in MODULES if "optuna" in path.read_text()]
-    assert {_name(path) for path in samplers if any(_private(path))} == {"nas.trial_attributes"}
+    assert {_name(path) for path in samplers if any(_private_optuna_members(path))} == {
+        "nas.trial_attributes"
+    }
 
 
-def _private(path: Path) -> Iterator[str]:
+def _private_optuna_members(path: Path) -> Iterator[str]:
     """Yield private modules of Optuna that a module imports, and private members it uses."""
     for imported in _imports(path):
         if imported.startswith("optuna.") and "._" in imported:
@@ -180,7 +182,7 @@ def _private(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
-def test_nothing_dangerous_is_called(path: Path) -> None:
+def test_unsafe_functions_are_not_called(path: Path) -> None:
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)

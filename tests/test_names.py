@@ -1,4 +1,4 @@
-"""Names stand for one thing each, and those that plug-ins import stay."""
+"""Names are unique and specific, and those that plug-ins import exist."""
 
 import ast
 from collections import defaultdict
@@ -17,7 +17,7 @@ TREES = {
 GENERAL = {"run", "check", "read", "of", "search"}
 PUBLIC = {("__main__.py", "run"), ("workflows/python_api.py", "search")}
 
-#: What families, backends, metrics, tasks and evaluators of other packages import.
+#: Names that families, backends, metrics, tasks and evaluators of other packages import.
 PLUG_INS = (
     "hwnas:Cost", "hwnas:HwnasError", "hwnas:ParetoSampler", "hwnas:Quantity", "hwnas:Score",
     "hwnas.core.agreement:agreement",
@@ -63,12 +63,12 @@ def test_functions_have_specific_names() -> None:
 
 
 @pytest.mark.parametrize("name", PLUG_INS)
-def test_name_that_plug_ins_import_is_there(name: str) -> None:
+def test_name_for_plug_ins_exists(name: str) -> None:
     assert resolve_name(name) is not None
 
 
-def test_public_functions_are_not_hidden_by_submodules() -> None:
-    """Importing a submodule sets its name on the package, in place of a function of that name."""
+def test_submodules_do_not_hide_public_functions() -> None:
+    """Importing a submodule replaces a function with the same name in the package."""
     folders = {path.partition("/")[0] for path in TREES if "/" in path}
     functions = {name for name in dir(hwnas) if callable(getattr(hwnas, name))}
     assert functions > {"search", "compare", "ParetoSampler"}

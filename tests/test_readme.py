@@ -1,4 +1,4 @@
-"""What README says is true: its commands, its Python and its links."""
+"""README: commands, Python code and links are valid."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ SHORT = (
 _NOT_EXECUTED = ("fashion_mnist", "+target=cpu", "service.yaml", "npu,cpu", "+target=pixel")
 
 
-def test_ci_runs_the_commands_of_readme() -> None:
+def test_ci_runs_commands_of_readme() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
     prefixes = re.findall(r"^(?:is_kept \|\| )?readme '([^']+)'", ci, re.MULTILINE)
     lines = [next(line for line in LINES if line.startswith(prefix)) for prefix in prefixes]
@@ -47,7 +47,7 @@ def test_ci_runs_the_commands_of_readme() -> None:
     ]
 
 
-def test_readme_is_short_and_begins_with_what_users_need() -> None:
+def test_readme_is_short_and_starts_with_use_cases() -> None:
     assert len(README.splitlines()) <= 250
     words = README.split()
     for heading, limit in (("images**,", 150), ("board.**", 300), ("program.**", 400)):
@@ -55,13 +55,13 @@ def test_readme_is_short_and_begins_with_what_users_need() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_understood(
+def test_every_command_composes(
     command: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """It composes, or is refused only because its files do not exist."""
+    """A command composes, or fails only because its files do not exist."""
     monkeypatch.chdir(tmp_path)
     verb, *arguments = shlex.split(command)[1:]
     if verb in ("--help", "list") or "--help" in arguments:
@@ -78,34 +78,34 @@ def test_every_command_is_understood(
         assert re.search(missing, capsys.readouterr().err)
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_has_a_target() -> None:
     links = re.findall(r"\]\(([^)]+)\)", README)
     assert len(links) > 20
     for path in links:
         assert path.startswith("https://") or (ROOT / path).exists(), path
 
 
-def test_every_target_and_budget_is_named() -> None:
+def test_every_target_and_budget_is_listed() -> None:
     for group in ("target", "budget"):
         for name in package.entries(package.ROOT / "conf" / group):
             assert f"`{name}`" in README
 
 
 @pytest.mark.slow
-def test_python_as_shown_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_python_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert "n_trials=50, train=" in PYTHON
     shorter = 'n_trials=4, search_space="tiny", finish={"epochs": 0}, trained={"fidelities": [1]}'
     script = PYTHON.replace("n_trials=50", shorter).replace('"epochs": 20', '"epochs": 1')
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300
     )
-    assert "All repeated checks passed." in done.stdout
+    assert "All repeated checks passed." in completed.stdout
     assert {"front.png", "models"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def _write_photos(folder: Path) -> None:
-    """Write 40 images of each of three classes, and one more."""
+    """Write 40 images of each of three classes, and one more image."""
     digits = load_digits()
     for n, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         path = folder / "photos" / f"class{label}" / f"{n}.png"
@@ -115,39 +115,39 @@ def _write_photos(folder: Path) -> None:
     Image.fromarray((digits.images[0] * 15).astype("uint8")).save(folder / "photo.png")
 
 
-def _shorter(arguments: list[str]) -> list[str]:
+def _shorten(arguments: list[str]) -> list[str]:
     names = {argument.partition("=")[0] for argument in arguments}
     options = [
         o for o in arguments if not o.startswith(("n_trials=", "minutes=", "study.workers="))
     ]
     if arguments[0] == "search":
-        kept = names & {"search_space"}
-        options += [o for o in SHORT if o.partition("=")[0] not in kept]
+        given = names & {"search_space"}
+        options += [o for o in SHORT if o.partition("=")[0] not in given]
         options += ["trained.fidelities=[1]"]
     return [*options, "epochs=1"] if arguments[0] == "compress" else options
 
 
 @pytest.mark.slow
-def test_commands_as_shown_run_one_after_another(tmp_path: Path) -> None:
+def test_commands_run_in_order(tmp_path: Path) -> None:
     _write_photos(tmp_path)
     executed = [c for c in COMMANDS if not any(part in c for part in _NOT_EXECUTED)]
     assert len(executed) >= 15
     runs = tmp_path / "runs"
     for command in executed:
-        arguments = _shorter(shlex.split(command)[1:])
+        arguments = _shorten(shlex.split(command)[1:])
         if arguments[-1] == "model/*":
             (exported,) = (tmp_path / "model").iterdir()
             arguments[-1] = str(exported)
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "hwnas", *arguments],
             cwd=tmp_path, capture_output=True, text=True, timeout=600,
         )  # fmt: skip
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        assert done.stdout
+        assert completed.returncode == 0, (command, completed.stdout, completed.stderr)
+        assert completed.stdout
     assert {"first", "second"} <= {path.name for path in runs.iterdir()}
     (program,) = [line for line in LINES if line.startswith("python model")]
-    answer = subprocess.run(
+    output = subprocess.run(
         program.replace("python", shlex.quote(sys.executable), 1),
         shell=True, cwd=tmp_path, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    assert re.fullmatch(r"photo\.png: \d \d+\.\d%\n", answer)
+    assert re.fullmatch(r"photo\.png: \d \d+\.\d%\n", output)

@@ -1,4 +1,4 @@
-"""A contract that is broken says where: by the genotype and the operator."""
+"""Failures of contract tests name the genotype and the operator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ _MBCONV = families.get("mbconv")
 
 @final
 @dataclass
-class Wrong:
-    """Inverted residuals that are lowered wrongly."""
+class WrongFamily:
+    """The family ``mbconv`` with a wrong graph or supernet."""
 
     change: Callable[[Node], Node] = lambda node: node
     wrong_supernet: bool = False
@@ -49,25 +49,25 @@ class Wrong:
 @final
 @dataclass
 class WrongSupernet:
-    """Extracts a network that answers a little more, and has a weight that nothing reads."""
+    """Supernet with an offset in its outputs and an unused weight."""
 
-    behind: Supernet
+    inner: Supernet
 
     def __post_init__(self) -> None:
-        self.behind.module.register_parameter("idle", nn.Parameter(torch.zeros(1)))
+        self.inner.module.register_parameter("idle", nn.Parameter(torch.zeros(1)))
 
     @property
     def module(self) -> nn.Module:
-        return self.behind.module
+        return self.inner.module
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
-        return self.behind.forward(images, genotype) + 1
+        return self.inner.forward(images, genotype) + 1
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        return self.behind.extract(genotype)
+        return self.inner.extract(genotype)
 
 
-def _changed(name: str, **changes: object) -> Callable[[Node], Node]:
+def _change_operator(name: str, **changes: object) -> Callable[[Node], Node]:
     def change(node: Node) -> Node:
         if node.name != name:
             return node
@@ -76,7 +76,7 @@ def _changed(name: str, **changes: object) -> Callable[[Node], Node]:
     return change
 
 
-def _renamed(node: Node) -> Node:
+def _rename_classifier(node: Node) -> Node:
     return replace(node, name="tail") if node.name == "classifier" else node
 
 
@@ -84,27 +84,27 @@ def _renamed(node: Node) -> Node:
     ("change", "test", "message"),
     [
         (
-            _changed("stages.0.blocks.0.depthwise", kernel=9),
+            _change_operator("stages.0.blocks.0.depthwise", kernel=9),
             "test_lowered_macs_equal_macs_counted_on_the_network",
             r"operator 'stages\.0\.blocks\.0\.depthwise' \(.* k9 .*MACs in the graph, \d+ counted",
         ),
         (
-            _changed("head", out_shape=(16, 5, 5)),
+            _change_operator("head", out_shape=(16, 5, 5)),
             "test_lowered_operators_are_modules_with_the_lowered_shapes",
             r"operator 'head' .* gives \(16, 4, 4\)",
         ),
         (
-            _changed("head", out_shape=(16, 5, 5)),
+            _change_operator("head", out_shape=(16, 5, 5)),
             "test_lowered_operators_read_what_earlier_ones_give",
             "operator 'pool'",
         ),
         (
-            _renamed,
+            _rename_classifier,
             "test_lowered_operators_are_modules_with_the_lowered_shapes",
             "operator 'tail' .* no module of that name",
         ),
         (
-            _renamed,
+            _rename_classifier,
             "test_lowered_macs_equal_macs_counted_on_the_network",
             "operator 'tail' .* 0 counted",
         ),
@@ -115,13 +115,11 @@ def test_failure_names_genotype_and_operator(
 ) -> None:
     genotype = tiny.smallest()
     with pytest.raises(AssertionError, match=f"genotype {genotype.id}.*{message}"):
-        getattr(FamilyContract(), test)(Wrong(change), tiny, [genotype], task)
+        getattr(FamilyContract(), test)(WrongFamily(change), tiny, [genotype], task)
 
 
-def test_failure_of_a_supernet_names_genotype_and_weights(
-    tiny: SearchSpace, task: Signature
-) -> None:
-    genotype, suite, wrong = tiny.smallest(), FamilyContract(), Wrong(wrong_supernet=True)
+def test_supernet_failure_names_genotype_and_weights(tiny: SearchSpace, task: Signature) -> None:
+    genotype, suite, wrong = tiny.smallest(), FamilyContract(), WrongFamily(wrong_supernet=True)
     with pytest.raises(AssertionError, match=rf"genotype {genotype.id} .*differ by up to 1"):
         suite.test_extracted_network_equals_the_supernet(wrong, tiny, [genotype], task, False)
     with pytest.raises(AssertionError, match="without a gradient: \\['idle'\\]"):

@@ -1,6 +1,6 @@
-"""Docstrings, comments and messages use the field's standard terms.
+"""Docstrings, comments and messages use standard terms of the field.
 
-The list is short on purpose: words that only this project used, and for which the field has others.
+The list is short on purpose: words that only this project used instead of a standard term.
 """
 
 import ast
@@ -45,14 +45,14 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_text_has_no_private_words(path: Path) -> None:
+def test_text_uses_standard_terms(path: Path) -> None:
     text = path.read_text()
     tree = ast.parse(text)
     places = [*_docstrings(tree), *_messages(tree), *_comments(text)]
-    wrong = [
+    matches = [
         f"line {line}: '{match[0]}'"
         for line, words in places
         for match in BANNED.finditer(words)
         if words not in VALUES
     ]
-    assert wrong == []
+    assert matches == []

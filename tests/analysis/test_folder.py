@@ -1,4 +1,4 @@
-"""Folders of searches as what is compared of them."""
+"""Points that a comparison reads from run folders."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from hwnas.core.run_folder import Row, RunFolder
 from hwnas.hardware.derived_metrics import RATIOS
 from hwnas.models.spaces import Genotype
 
-FAST, OUTRUN = (Genotype("s", (("size", size),)) for size in (1, 2))
+FAST, SLOWER = (Genotype("s", (("size", size),)) for size in (1, 2))
 CONFIG = {
     "search_space": "s", "seed": 0, "n_trials": 2, "budget": {}, "sampler": {"name": "tpe"},
     "target": {"name": "a"}, "dataset": {"name": "digits"}, "cost": "measured",
@@ -17,7 +17,7 @@ CONFIG = {
 
 
 def _columns(*names: str) -> Row:
-    """Return the columns of figures that are all one half."""
+    """Return columns of figures with the value 0.5."""
     return {n: v for name in names for n, v in Quantity(0.5, "measured").columns(name).items()}
 
 
@@ -26,10 +26,12 @@ def _ratios(genotype: Genotype) -> dict[str, float]:
     return dict(zip(RATIOS, (ratio, ratio - 0.1, ratio + 0.1), strict=True))
 
 
-def _write(path: Path, objectives: list[str], more: Mapping[Genotype, Row], **said: object) -> None:
-    """Write what a finished search of two networks leaves behind, but for its study."""
+def _write(
+    path: Path, objectives: list[str], more: Mapping[Genotype, Row], **manifest_entries: object
+) -> None:
+    """Write the files of a finished search of two networks, without its study."""
     run, candidates, members = RunFolder(path), [], []
-    for trial, genotype in enumerate((FAST, OUTRUN)):
+    for trial, genotype in enumerate((FAST, SLOWER)):
         identity = {"trial": trial, "id": genotype.id, "state": "complete", "reason": ""}
         row = {**identity, **genotype.to_dict(), **_columns(*objectives)}
         candidates.append(row)
@@ -45,14 +47,14 @@ def _write(path: Path, objectives: list[str], more: Mapping[Genotype, Row], **sa
         "arguments": [],
         "objectives": objectives,
     }
-    run.write_json("manifest.json", {**manifest, "config": CONFIG, **said})
+    run.write_json("manifest.json", {**manifest, "config": CONFIG, **manifest_entries})
 
 
-def test_what_float32_outruns_is_no_verified_point(tmp_path: Path) -> None:
+def test_verified_points_exclude_int8_slower_than_float32(tmp_path: Path) -> None:
     more = {
         genotype: _columns("verified_accuracy_int8", "verified_latency_ms")
         | {f"verified_{name}": ratio for name, ratio in _ratios(genotype).items()}
-        for genotype in (FAST, OUTRUN)
+        for genotype in (FAST, SLOWER)
     }
     _write(tmp_path, ["accuracy", "latency_ms"], more)
     run = run_fronts.read_run_folder(tmp_path)
@@ -60,14 +62,14 @@ def test_what_float32_outruns_is_no_verified_point(tmp_path: Path) -> None:
     assert [point.id for point in run.verified or ()] == [FAST.id]
 
 
-def test_what_float32_outruns_on_a_target_is_for_none(tmp_path: Path) -> None:
+def test_joint_points_exclude_int8_slower_on_one_target(tmp_path: Path) -> None:
     names = [f"verified_{t}.{name}" for t in "ab" for name in ("accuracy_int8", "latency_ms")]
-    more = {genotype: _columns(*names) for genotype in (FAST, OUTRUN)}
-    of = {t: {"config": CONFIG | {"target": {"name": t}}} for t in "ab"}
-    _write(tmp_path, ["accuracy", "a.latency_ms", "b.latency_ms"], more, targets=of)
-    for genotype in (FAST, OUTRUN):
-        made = {"genotype": genotype.to_dict(), "figures": {}, "files": {}}
-        content = {**made, "details": _ratios(genotype)}
+    more = {genotype: _columns(*names) for genotype in (FAST, SLOWER)}
+    targets = {t: {"config": CONFIG | {"target": {"name": t}}} for t in "ab"}
+    _write(tmp_path, ["accuracy", "a.latency_ms", "b.latency_ms"], more, targets=targets)
+    for genotype in (FAST, SLOWER):
+        record = {"genotype": genotype.to_dict(), "figures": {}, "files": {}}
+        content = {**record, "details": _ratios(genotype)}
         (tmp_path / "b" / "models").mkdir(parents=True, exist_ok=True)
         RunFolder(tmp_path / "b").write_json(f"models/{genotype.id}.json", content)
     run = run_fronts.read_run_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""CSV files and what is refused of runs."""
+"""Reading of CSV files and runs, and errors for invalid ones."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,14 @@ from tests.analysis.synthetic import PAIR, run_of
 DIRECTIONS = {"accuracy": "max", "latency_ms": "min"}
 
 
-def written(folder: Path, text: str, name: str = "a.csv") -> Path:
+def write_csv(folder: Path, text: str, name: str = "a.csv") -> Path:
     path = folder / name
     path.write_text(text)
     return path
 
 
 def test_csv_with_intervals_runs_and_groups(tmp_path: Path) -> None:
-    path = written(
+    path = write_csv(
         tmp_path,
         "id,run,group,accuracy,accuracy_low,accuracy_high,latency_ms,colour\n"
         "x,0,ours,0.9,0.88,0.91,2.5,red\n"
@@ -37,36 +37,36 @@ def test_csv_with_intervals_runs_and_groups(tmp_path: Path) -> None:
     assert [point.id for point in first.scored] == ["x", "y"]
 
 
-def test_one_id_may_be_in_several_runs_and_repeat_what_it_said(tmp_path: Path) -> None:
+def test_id_may_repeat_with_equal_values(tmp_path: Path) -> None:
     text = "id,run,accuracy,latency_ms\nx,0,0.9,1\nx,1,0.9,8\nx,1,0.9,8\n"
-    runs = reading.read_foreign_csv(written(tmp_path, text), PAIR)
+    runs = reading.read_foreign_csv(write_csv(tmp_path, text), PAIR)
     assert [[p.figures["latency_ms"].value for p in run.scored] for run in runs] == [[1.0], [8.0]]
 
 
-def test_each_row_of_a_verified_front_is_read_in_its_own_dtype(tmp_path: Path) -> None:
-    path = written(
+def test_verified_rows_use_their_dtype(tmp_path: Path) -> None:
+    path = write_csv(
         tmp_path,
         "id,verified_accuracy_fp32,verified_accuracy_int8,verified_latency_ms,verified_fits_budget\n"
         "mixed,0.9,0.8,1,True\n"
         "float,0.7,,2,True\n"
         "over,0.6,0.6,9,False\n",
     )
-    found = reading.verified_front(path, PAIR)
-    assert found is not None
-    assert {p.id: p.figures["accuracy"].value for p in found} == {"mixed": 0.8, "float": 0.7}
-    plain = written(tmp_path, "accuracy,latency_ms\n0.9,1\n", "plain.csv")
+    points = reading.verified_front(path, PAIR)
+    assert points is not None
+    assert {p.id: p.figures["accuracy"].value for p in points} == {"mixed": 0.8, "float": 0.7}
+    plain = write_csv(tmp_path, "accuracy,latency_ms\n0.9,1\n", "plain.csv")
     assert reading.verified_front(plain, PAIR) is None
 
 
-def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
+def test_int8_members_slower_than_float32_are_skipped(tmp_path: Path) -> None:
     columns = ("accuracy_int8", "latency_ms", "fits_budget", "int8_over_float32_high")
-    path = written(
+    path = write_csv(
         tmp_path,
         f"id,{','.join(f'verified_{name}' for name in columns)}\n"
         "fast,0.9,1,True,0.9\nno_faster,0.95,2,True,1.1\nalone,0.97,3,True,\n",
     )
-    found = reading.verified_front(path, PAIR)
-    assert [point.id for point in found or ()] == ["fast", "alone"]
+    points = reading.verified_front(path, PAIR)
+    assert [point.id for point in points or ()] == ["fast", "alone"]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_csv_raises_one_line_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RunError) as error:
-        reading.read_foreign_csv(written(tmp_path, text), PAIR)
+        reading.read_foreign_csv(write_csv(tmp_path, text), PAIR)
     assert message in str(error.value)
     assert str(tmp_path / "a.csv") in str(error.value)
 
@@ -114,7 +114,7 @@ def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
         (["folder"], DIRECTIONS, None, "it has no manifest.json"),
     ],
 )
-def test_what_cannot_be_read_is_one_line(
+def test_unreadable_runs_raise_one_line_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     names: list[str],
@@ -123,29 +123,29 @@ def test_what_cannot_be_read_is_one_line(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    written(tmp_path, "accuracy,latency_ms\n0.9,1\n")
+    write_csv(tmp_path, "accuracy,latency_ms\n0.9,1\n")
     (tmp_path / "folder").mkdir()
     with pytest.raises(HwnasError) as error:
         reading.read_runs(names, directions, group_by)
     assert message in str(error.value)
 
 
-def test_patterns_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_give_run_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("x", "y"):
         (tmp_path / folder).mkdir()
-        written(tmp_path / folder, "accuracy,latency_ms\n0.9,1\n")
-    written(tmp_path, "accuracy,latency_ms\n0.9,1\n", "[odd].csv")
-    runs, found = reading.read_runs(["?/*.csv", "[odd].csv"], DIRECTIONS, None)
+        write_csv(tmp_path / folder, "accuracy,latency_ms\n0.9,1\n")
+    write_csv(tmp_path, "accuracy,latency_ms\n0.9,1\n", "[odd].csv")
+    runs, objective_list = reading.read_runs(["?/*.csv", "[odd].csv"], DIRECTIONS, None)
     assert [run.name for run in runs] == ["x/a", "y/a", "[odd]"]
     assert [run.group for run in runs] == ["x/a", "y/a", "[odd]"]
-    assert found == PAIR
+    assert objective_list == PAIR
 
 
 def test_labels_name_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("x.csv", "y.csv"):
-        written(tmp_path, "accuracy,latency_ms\n0.9,1\n", name)
+        write_csv(tmp_path, "accuracy,latency_ms\n0.9,1\n", name)
     runs, _ = reading.read_runs(["?.csv"], DIRECTIONS, None, ["small", "large net"])
     assert [(run.name, run.group) for run in runs] == [("small",) * 2, ("large net",) * 2]
     for labels in (["small"], ["small", "small"], ["small", " "]):
@@ -153,14 +153,14 @@ def test_labels_name_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             reading.read_runs(["?.csv"], DIRECTIONS, None, labels)
 
 
-def test_other_objectives_than_ours(tmp_path: Path) -> None:
-    path = written(tmp_path, "throughput,f1\n10,0.5\n20,0.4\n")
+def test_custom_objectives_are_supported(tmp_path: Path) -> None:
+    path = write_csv(tmp_path, "throughput,f1\n10,0.5\n20,0.4\n")
     (run,), names = reading.read_runs([str(path)], {"throughput": "max", "f1": "max"}, None)
     assert [o.title for o in names] == ["throughput", "f1"]
     assert front(run, names, "searched").mask.tolist() == [True, True]
 
 
-def test_front_leaves_out_what_is_dominated_and_keeps_one_of_each_network() -> None:
+def test_front_excludes_dominated_and_duplicate_points() -> None:
     run = run_of("a", [[0.9, 2.0], [0.8, 3.0], [0.7, 1.0]])
     twice = replace(run, scored=[*run.scored, *run.scored])
     assert [point.id for point in front(twice, PAIR, "searched").points] == ["line 0", "line 2"]
@@ -183,13 +183,13 @@ def test_front_leaves_out_what_is_dominated_and_keeps_one_of_each_network() -> N
         ),
     ],
 )
-def test_front_that_says_too_little_is_refused(points: list[FrontPoint], message: str) -> None:
+def test_incomplete_front_raises(points: list[FrontPoint], message: str) -> None:
     run = replace(run_of("a", [[0.9, 1.0]]), scored=points)
     with pytest.raises(RunError, match=message):
         front(run, PAIR, "searched")
 
 
-def test_other_data_are_refused_unless_said() -> None:
+def test_mixed_data_require_allow_mixed() -> None:
     one, two = run_of("a", [[0.9, 1.0]]), run_of("b", [[0.8, 1.0]])
     runs = [replace(one, data="x"), replace(two, data="y")]
     with pytest.raises(RunError, match=r"a and b were .* \(other data, splits or image size\)"):
@@ -203,57 +203,65 @@ def test_other_data_are_refused_unless_said() -> None:
     assert "different targets: p, q" in note
 
 
-def test_what_else_differs_between_grouped_runs_is_said() -> None:
-    def made(group: str, seed: int, n_trials: int, space: str) -> ComparedRun:
+def test_further_differences_between_groups_are_noted() -> None:
+    def grouped_run(group: str, seed: int, n_trials: int, space: str) -> ComparedRun:
         sampler = {"name": group, "population_size": 50 if group == "nsga2" else 1}
         config = {"sampler": sampler, "seed": seed, "n_trials": n_trials, "search_space": space}
         return replace(run_of(f"{group}{seed}", [[0.9, 1.0]], group=group), config=config)
 
-    alike = [made("nsga2", 0, 9, "x"), made("tpe", 0, 9, "x"), made("tpe", 1, 9, "x")]
-    assert reading.check_groups(alike, "sampler") == []
-    assert reading.check_groups(alike, None) == []
-    other = [*alike[1:], made("nsga2", 1, 9, "y"), made("tpe", 2, 8, "x")]
-    assert reading.check_groups(other, "sampler") == [
+    equal_runs = [
+        grouped_run("nsga2", 0, 9, "x"),
+        grouped_run("tpe", 0, 9, "x"),
+        grouped_run("tpe", 1, 9, "x"),
+    ]
+    assert reading.check_groups(equal_runs, "sampler") == []
+    assert reading.check_groups(equal_runs, None) == []
+    different_runs = [
+        *equal_runs[1:],
+        grouped_run("nsga2", 1, 9, "y"),
+        grouped_run("tpe", 2, 8, "x"),
+    ]
+    assert reading.check_groups(different_runs, "sampler") == [
         "Runs of one group differ in more than the seed: n_trials.",
         "Groups differ in more than sampler: search_space.",
     ]
 
 
-def test_runs_of_one_name_that_differ_within_what_they_are_grouped_by_are_told() -> None:
-    def made(seed: int, latency_ms: float, name: str = "edge") -> ComparedRun:
+def test_differences_within_grouping_option_are_noted() -> None:
+    def grouped_run(seed: int, latency_ms: float, name: str = "edge") -> ComparedRun:
         budget = {"name": name, "latency_ms": latency_ms}
         config = {"seed": seed, "budget": budget}
         return replace(run_of(f"{seed}", [[0.9, 1.0]], group=name), config=config)
 
-    merged = [made(seed, limit) for seed in (0, 1) for limit in (0.1, 0.3)]
+    merged = [grouped_run(seed, limit) for seed in (0, 1) for limit in (0.1, 0.3)]
     assert reading.check_groups(merged, "budget") == [
         "Runs of one group differ in more than the seed: budget.latency_ms."
     ]
-    assert reading.check_groups([made(0, 0.1), made(1, 0.3, "wide")], "budget") == []
+    assert reading.check_groups([grouped_run(0, 0.1), grouped_run(1, 0.3, "wide")], "budget") == []
 
 
-def test_per_cent_and_fractions_are_not_mixed() -> None:
+def test_percent_and_fractions_are_not_mixed() -> None:
     runs = [run_of("a", [[0.9, 1.0]]), run_of("b", [[91.0, 1.0]])]
     with pytest.raises(RunError, match="per cent in b, a fraction in a"):
         reading.check_units(runs)
 
 
-def test_figures_are_verified_ones_where_all_runs_have_them() -> None:
-    def searched(name: str, *, done: bool) -> ComparedRun:
+def test_verified_figures_are_used_if_all_runs_have_them() -> None:
+    def searched(name: str, *, finished: bool) -> ComparedRun:
         run = run_of(name, [[0.9, 1.0]])
-        return replace(run, directions=DIRECTIONS, verified=run.scored if done else None)
+        return replace(run, directions=DIRECTIONS, verified=run.scored if finished else None)
 
-    done, going = searched("a", done=True), searched("b", done=False)
+    finished, running = searched("a", finished=True), searched("b", finished=False)
     table = run_of("c", [[0.9, 1.0]])
-    assert chosen_kind([done, table], None) == "verified"
-    assert chosen_kind([done, going], None) == "searched"
-    assert chosen_kind([done], "searched") == "searched"
+    assert chosen_kind([finished, table], None) == "verified"
+    assert chosen_kind([finished, running], None) == "searched"
+    assert chosen_kind([finished], "searched") == "searched"
     assert chosen_kind([table], None) == "searched"
     with pytest.raises(RunError, match="b has no verified figures"):
-        chosen_kind([done, going], "verified")
+        chosen_kind([finished, running], "verified")
 
 
-def test_objectives_of_targets_have_their_titles() -> None:
+def test_target_objectives_have_titles() -> None:
     names = objectives({"accuracy": "max", "npu.latency_ms": "min"})
     assert [o.title for o in names] == ["accuracy", "npu latency [ms]"]
     with pytest.raises(ConfigError, match=r"2 to 4 .* got 5: .*{f0: min, f1: min}"):

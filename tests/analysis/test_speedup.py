@@ -1,4 +1,4 @@
-"""A front against a baseline: what the same accuracy costs on both."""
+"""Speedup of a front over a baseline at equal accuracy."""
 
 import re
 from collections.abc import Sequence
@@ -24,30 +24,32 @@ BASELINE = [(0.92, 0.1), (0.93, 0.2), (0.94, 0.6)]
 NAMES = FrontLabels("Against b (3 networks)")
 
 
-def _found(own: Points, base: Points, half: Sequence[float] = (0.0, 0.0), n: int = 200) -> Speedup:
+def _speedup(
+    points: Points, baseline_points: Points, half: Sequence[float] = (0.0, 0.0), n: int = 200
+) -> Speedup:
     a, b = (
         in_plane(run_of(name, values, half=half), ACCURACY, LATENCY, "searched")
-        for name, values in (("a", own), ("b", base))
+        for name, values in (("a", points), ("b", baseline_points))
     )
     return speedup(a, b, ACCURACY, LATENCY, BootstrapDraws(n, 0))
 
 
-def _text(found: Speedup) -> str:
-    return " ".join(speedup_verdict(found, NAMES))
+def _text(result: Speedup) -> str:
+    return " ".join(speedup_verdict(result, NAMES))
 
 
-def test_ratios_are_over_the_whole_range_and_the_mean_weighs_accuracies() -> None:
-    found = _found([(0.925, 0.05), (0.94, 0.3)], BASELINE)
-    whole = found.range
-    assert whole is not None
+def test_mean_ratio_is_weighted_over_accuracy_range() -> None:
+    result = _speedup([(0.925, 0.05), (0.94, 0.3)], BASELINE)
+    accuracy_range = result.range
+    assert accuracy_range is not None
     # 0.1/0.05 to 0.92, 0.2/0.05 to 0.925, 0.2/0.3 to 0.93, 0.6/0.3 to 0.94
-    assert [level.ratio for level in whole.levels] == pytest.approx([2, 4, 2 / 3, 2])
-    assert whole.lowest.value == pytest.approx(2 / 3)
-    assert whole.highest.value == pytest.approx(4)
+    assert [level.ratio for level in accuracy_range.levels] == pytest.approx([2, 4, 2 / 3, 2])
+    assert accuracy_range.lowest.value == pytest.approx(2 / 3)
+    assert accuracy_range.highest.value == pytest.approx(4)
     logs = np.log([4, 2 / 3, 2]) @ [0.25, 0.25, 0.5]
-    assert whole.mean.value == pytest.approx(np.exp(logs))
-    assert whole.lowest.interval is None
-    assert _text(found) == (
+    assert accuracy_range.mean.value == pytest.approx(np.exp(logs))
+    assert accuracy_range.lowest.interval is None
+    assert _text(result) == (
         "Against b (3 networks): from 0.9200 to 0.9400 accuracy the front is not faster "
         "everywhere: speedup 0.67 to 4.00 (the baseline / the front, above 1: the front is faster; "
         "geometric mean 1.81; lowest 0.67, at 0.9300: 0.3 ms "
@@ -56,9 +58,9 @@ def test_ratios_are_over_the_whole_range_and_the_mean_weighs_accuracies() -> Non
     )
 
 
-def test_table_has_a_row_for_each_member_of_the_baseline() -> None:
-    found = _found([(0.925, 0.05), (0.94, 0.3)], [*BASELINE, (0.91, 0.3)])
-    first, second, third = found.rows()
+def test_table_has_row_per_baseline_member() -> None:
+    result = _speedup([(0.925, 0.05), (0.94, 0.3)], [*BASELINE, (0.91, 0.3)])
+    first, second, third = result.rows()
     assert first["accuracy"] == 0.92
     assert first["baseline_latency_ms"] == 0.1
     assert (first["front_latency_ms"], first["ratio"]) == (0.05, 2.0)
@@ -68,9 +70,9 @@ def test_table_has_a_row_for_each_member_of_the_baseline() -> None:
     assert (third["front_accuracy_at_equal_cost"], third["ratio"]) == (0.94, 2.0)
 
 
-def test_faster_everywhere_with_intervals_and_what_one_alone_reaches() -> None:
-    found = _found([(0.90, 0.02), (0.93, 0.05), (0.95, 0.3)], BASELINE, half=(0.001, 0.0))
-    text = _text(found)
+def test_verdict_of_faster_front_has_intervals() -> None:
+    result = _speedup([(0.90, 0.02), (0.93, 0.05), (0.95, 0.3)], BASELINE, half=(0.001, 0.0))
+    text = _text(result)
     assert text.startswith(
         "Against b (3 networks): from 0.9200 to 0.9400 accuracy the front is faster: speedup 2.00 "
         "to 4.00 (the baseline / the front, above 1: the front is faster; geometric mean 2.83, "
@@ -82,31 +84,31 @@ def test_faster_everywhere_with_intervals_and_what_one_alone_reaches() -> None:
         in text
     )
     assert "the front 0.9000 at 0.02 ms to 0.9500 at 0.3 ms; the baseline 0.9200 at 0.1" in text
-    content = found.to_json()
+    content = result.to_json()
     assert content["lowest_at"]["accuracy"] == 0.92
     value, low, high = content["lowest_ratio"]
     assert low < value <= high
 
 
-def test_baseline_higher_than_the_front_is_not_comparable_there() -> None:
-    found = _found([(0.935, 0.1)], BASELINE, half=(0.0005, 0.0))
-    text = _text(found)
+def test_accuracies_above_the_front_have_no_ratio() -> None:
+    result = _speedup([(0.935, 0.1)], BASELINE, half=(0.0005, 0.0))
+    text = _text(result)
     assert "0.9200 to 0.9350 accuracy the front is faster or equal: speedup 1.00 to 6.00" in text
     assert "the front 0.9350 at 0.1 ms; the baseline 0.9200 at 0.1 ms to 0.9400 at 0.6" in text
-    rows = found.rows()
+    rows = result.rows()
     assert [row["accuracy"] for row in rows] == [0.92, 0.93, 0.935, 0.94]
-    assert rows[2]["accuracy_gain"] is None  # where the front ends, no member of the baseline
+    assert rows[2]["accuracy_gain"] is None  # the end of the front is no baseline member
     assert rows[3]["ratio"] is rows[3]["front_id"] is None
 
 
-def test_front_above_the_baseline_and_far_below_it() -> None:
-    above = _found([(0.96, 0.15)], BASELINE)
+def test_verdict_of_fronts_above_and_below_baseline() -> None:
+    above = _speedup([(0.96, 0.15)], BASELINE)
     assert above.range is not None
     assert above.range.worst.quality == 0.92
     assert "not faster everywhere: speedup 0.67 to 4.00" in _text(above)
     assert "at 0.9200: 0.15 ms against 0.1 ms)." in _text(above)
-    assert above.rows()[0]["accuracy_gain"] is None  # nothing so cheap
-    below = _found([(0.8, 0.01), (0.9, 0.05)], BASELINE, half=(0.001, 0.0))
+    assert above.rows()[0]["accuracy_gain"] is None  # no front member is that cheap
+    below = _speedup([(0.8, 0.01), (0.9, 0.05)], BASELINE, half=(0.001, 0.0))
     assert below.range is None
     assert _text(below) == (
         "Against b (3 networks): the front reaches no accuracy of the baseline. Range of accuracy: "
@@ -116,33 +118,33 @@ def test_front_above_the_baseline_and_far_below_it() -> None:
     assert below.to_json()["range"] is None
 
 
-def test_single_members_equal_fronts_and_empty_ones() -> None:
-    one = _found([(0.93, 0.1)], [(0.92, 0.3)])
+def test_verdict_of_single_equal_and_empty_fronts() -> None:
+    one = _speedup([(0.93, 0.1)], [(0.92, 0.3)])
     assert _text(one) == (
         "Against b (3 networks): at 0.9200 accuracy the front is faster: speedup 3.00 (the "
         "baseline / the front, above 1: the front is faster; lowest 3.00, at 0.9200: 0.1 ms "
         "against 0.3 ms). Range of accuracy: the front 0.9300 at 0.1 ms; the baseline 0.9200 at "
         "0.3 ms."
     )
-    assert "the front is as fast as the baseline" in _text(_found(BASELINE, BASELINE))
-    nothing = in_plane(replace(run_of("x", []), verified=[]), ACCURACY, LATENCY, "verified")
+    assert "the front is as fast as the baseline" in _text(_speedup(BASELINE, BASELINE))
+    without_points = in_plane(replace(run_of("x", []), verified=[]), ACCURACY, LATENCY, "verified")
     other = in_plane(run_of("b", BASELINE), ACCURACY, LATENCY, "searched")
-    empty = speedup(nothing, other, ACCURACY, LATENCY)
+    empty = speedup(without_points, other, ACCURACY, LATENCY)
     assert "the front has no network that fits its budget" in _text(empty)
     assert [row["ratio"] for row in empty.rows()] == [None] * 3
-    assert "the baseline has no network" in _text(speedup(other, nothing, ACCURACY, LATENCY))
+    assert "the baseline has no network" in _text(speedup(other, without_points, ACCURACY, LATENCY))
 
 
-def test_lowest_and_highest_are_those_of_a_fine_grid() -> None:
-    own, base = (_front(seed) for seed in (1, 2))
-    found = _found(own.tolist(), base.tolist()).range
-    assert found is not None
-    low, high = found.levels[0].quality, found.levels[-1].quality
+def test_lowest_and_highest_ratio_match_grid() -> None:
+    points, baseline_points = (_front(seed) for seed in (1, 2))
+    accuracy_range = _speedup(points.tolist(), baseline_points.tolist()).range
+    assert accuracy_range is not None
+    low, high = accuracy_range.levels[0].quality, accuracy_range.levels[-1].quality
     grid = np.linspace(low, high, 20_001)
-    ratios = np.array([_price(base, q) / _price(own, q) for q in grid])
-    assert found.lowest.value == pytest.approx(ratios.min())
-    assert found.highest.value == pytest.approx(ratios.max())
-    assert found.mean.value == pytest.approx(np.exp(np.log(ratios).mean()), rel=1e-3)
+    ratios = np.array([_lowest_cost(baseline_points, q) / _lowest_cost(points, q) for q in grid])
+    assert accuracy_range.lowest.value == pytest.approx(ratios.min())
+    assert accuracy_range.highest.value == pytest.approx(ratios.max())
+    assert accuracy_range.mean.value == pytest.approx(np.exp(np.log(ratios).mean()), rel=1e-3)
 
 
 def _front(seed: int) -> Array:
@@ -150,22 +152,22 @@ def _front(seed: int) -> Array:
     return np.stack([points[:, 0], 0.1 + points[:, 1]], axis=1)
 
 
-def _price(points: Array, quality: float) -> float:
+def _lowest_cost(points: Array, quality: float) -> float:
     return float(points[points[:, 0] >= quality, 1].min())
 
 
-def test_a_network_on_both_is_drawn_once() -> None:
-    # A front that is the baseline's own networks is as fast in every draw, if both know the ids.
+def test_shared_network_uses_the_same_draw() -> None:
+    # A front with the networks of the baseline is as fast in every draw, as the ids are known.
     values = [(0.9, 0.1), (0.92, 0.3)]
     run = run_of("a", values, half=(0.01, 0.0))
     a, b = (in_plane(run, ACCURACY, LATENCY, "searched") for _ in range(2))
-    found = speedup(a, b, ACCURACY, LATENCY, BootstrapDraws(200, 0))
-    assert found.range is not None
-    assert found.range.lowest.interval == (1.0, 1.0)
+    result = speedup(a, b, ACCURACY, LATENCY, BootstrapDraws(200, 0))
+    assert result.range is not None
+    assert result.range.lowest.interval == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("own", "half", "larger", "words"),
+    ("latency_ms", "half", "larger", "beginning"),
     [
         (0.05, 0.001, 1, "A is better than B: 2.00 times as fast at equal accuracy (95 %: "),
         (0.2, 0.001, -1, "B is better than A: 2.00 times as fast at equal accuracy (95 %: "),
@@ -177,47 +179,53 @@ def test_a_network_on_both_is_drawn_once() -> None:
         (0.099, 0.02, -1, "B has a significantly larger hypervolume than A; no significant diff"),
     ],
 )
-def test_plain_verdict_is_one_sentence(own: float, half: float, larger: int, words: str) -> None:
-    found = _found(
-        [(0.92, own), (0.94, 3 * own)], [(0.92, 0.1), (0.94, 0.3)], half=(half, half / 10)
+def test_plain_verdict_is_one_sentence(
+    latency_ms: float, half: float, larger: int, beginning: str
+) -> None:
+    result = _speedup(
+        [(0.92, latency_ms), (0.94, 3 * latency_ms)],
+        [(0.92, 0.1), (0.94, 0.3)],
+        half=(half, half / 10),
     )
     labels = FrontLabels("", "A", "B")
-    assert plain_verdict(found, labels, larger).startswith(words)
-    nothing = _found([(0.5, 0.1)], BASELINE)
-    assert plain_verdict(nothing, labels, 0) == ""
+    assert plain_verdict(result, labels, larger).startswith(beginning)
+    out_of_range = _speedup([(0.5, 0.1)], BASELINE)
+    assert plain_verdict(out_of_range, labels, 0) == ""
 
 
-def test_plain_verdict_states_that_a_front_reaches_a_higher_accuracy() -> None:
+def test_plain_verdict_states_higher_accuracy() -> None:
     labels, fast = FrontLabels("", "A", "B"), [(0.75, 0.05)]
-    found = _found(fast, [(0.7, 0.1), (0.9, 0.3)], half=(0.01, 0.001))
-    assert found.range is not None
-    low, high = found.range.gain_interval or (0.0, 0.0)
+    result = _speedup(fast, [(0.7, 0.1), (0.9, 0.3)], half=(0.01, 0.001))
+    assert result.range is not None
+    low, high = result.range.gain_interval or (0.0, 0.0)
     assert low < -0.15 < high < 0
     gain = rf"; B reaches a higher accuracy, 0.9000 against 0.7500 \(95 % .*: {-high:.4g} to "
     for larger, begin in ((1, "Neither is"), (0, "No significant"), (-1, "Neither is")):
         assert re.match(
-            f"{begin}.*A is 6.00 times as fast.*{gain}", plain_verdict(found, labels, larger)
+            f"{begin}.*A is 6.00 times as fast.*{gain}", plain_verdict(result, labels, larger)
         )
-    same = _found([(0.7, 0.05), (0.9, 0.1)], [(0.7, 0.1), (0.9, 0.3)], half=(0.01, 0.001))
+    same = _speedup([(0.7, 0.05), (0.9, 0.1)], [(0.7, 0.1), (0.9, 0.3)], half=(0.01, 0.001))
     assert "reaches" not in plain_verdict(same, labels, 1)
-    close = _found([(0.701, 0.05)], [(0.7, 0.1)], half=(0.01, 0.001))
+    close = _speedup([(0.701, 0.05)], [(0.7, 0.1)], half=(0.01, 0.001))
     assert "A reaches a higher accuracy, 0.7010 against 0.7000" in plain_verdict(close, labels, 1)
     assert ", not significant)." in plain_verdict(close, labels, 1)
 
 
 def test_ratio_may_have_no_upper_bound() -> None:
     # In many samples the front does not reach the accuracy of the baseline.
-    found = _found([(0.7, 0.2)], [(0.7, 0.1)], half=(0.01, 0.001))
-    text = plain_verdict(found, FrontLabels("", "A", "B"), 0)
+    result = _speedup([(0.7, 0.2)], [(0.7, 0.1)], half=(0.01, 0.001))
+    text = plain_verdict(result, FrontLabels("", "A", "B"), 0)
     assert re.search(r"B is 2\.00 times as fast at equal accuracy \(95 %: from 1\.9\d\)", text)
-    assert "above 1: A is faster" in equal_accuracy_table(found, FrontLabels("", "A", "B"), "").note
+    assert (
+        "above 1: A is faster" in equal_accuracy_table(result, FrontLabels("", "A", "B"), "").note
+    )
 
 
 def test_verdict_on_two_devices() -> None:
-    found = _found([(0.92, 0.2), (0.94, 0.6)], [(0.92, 0.1), (0.94, 0.3)], half=(0.001, 0.0001))
-    text = device_verdict(found, FrontLabels("", "cpu", "npu"))
+    result = _speedup([(0.92, 0.2), (0.94, 0.6)], [(0.92, 0.1), (0.94, 0.3)], half=(0.001, 0.0001))
+    text = device_verdict(result, FrontLabels("", "cpu", "npu"))
     assert text.startswith(
         "On npu the networks are 2.00 times as fast as on cpu, at equal accuracy"
     )
     assert re.search(r"\(95 %: 1\.\d\d to 2\.\d\d\)\.$", text)
-    assert device_verdict(_found([(0.5, 0.1)], BASELINE), NAMES) == ""
+    assert device_verdict(_speedup([(0.5, 0.1)], BASELINE), NAMES) == ""

@@ -1,4 +1,4 @@
-"""Tables, the frame, verdicts and figures."""
+"""Tables, reference frame, verdicts and figures of comparisons."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ B = run_of("b", [[0.85, 2.0], [0.7, 1.5]])
 
 
 def grouped(n: int, *, gap: float = 0.02) -> Comparison:
-    """Return two groups of ``n`` runs of the same seeds; the first is better."""
+    """Return the comparison of two groups with ``n`` paired runs; the first group is better."""
     rng = np.random.default_rng(0)
     runs = []
     for seed in range(n):
@@ -50,28 +50,28 @@ def grouped(n: int, *, gap: float = 0.02) -> Comparison:
     return compare(runs, PAIR, "searched")
 
 
-def test_frame_spans_all_points_and_a_tenth_beyond() -> None:
-    found = frame.spanned(np.array([[0.9, 4.0], [0.5, 2.0]]), PAIR)
-    assert found.ideal == pytest.approx([0.9, 2.0])
-    assert found.reference == pytest.approx([0.46, 4.2])
-    assert found.normalised(np.array([[0.9, 4.2]])) == pytest.approx(np.array([[0.0, 1.0]]))
-    assert found.volume == pytest.approx(0.44 * 2.2)
+def test_frame_extends_a_tenth_beyond_all_points() -> None:
+    spanned = frame.spanned(np.array([[0.9, 4.0], [0.5, 2.0]]), PAIR)
+    assert spanned.ideal == pytest.approx([0.9, 2.0])
+    assert spanned.reference == pytest.approx([0.46, 4.2])
+    assert spanned.normalised(np.array([[0.9, 4.2]])) == pytest.approx(np.array([[0.0, 1.0]]))
+    assert spanned.volume == pytest.approx(0.44 * 2.2)
 
 
-def test_frame_of_one_point_has_a_volume() -> None:
-    found = frame.spanned(np.array([[0.9, 0.0]]), PAIR)
-    assert found.reference == pytest.approx([0.81, 0.1])
+def test_frame_of_one_point_has_volume() -> None:
+    spanned = frame.spanned(np.array([[0.9, 0.0]]), PAIR)
+    assert spanned.reference == pytest.approx([0.81, 0.1])
     comparison = compare([run_of("a", [[0.9, 0.0]])], PAIR, "searched")
     assert comparison.indicators[0]["hypervolume_share"] == pytest.approx(1.0)
     assert "Fronts of one point: a." in " ".join(comparison_findings(comparison))
 
 
-def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
+def test_frame_of_earlier_comparison_is_reused(tmp_path: Path) -> None:
     first = compare([A, B], PAIR, "searched")
     path = tmp_path / "comparison.json"
     path.write_text(json.dumps(first.to_json()))
-    again = frame.read_frame(path, PAIR)
-    later = compare([A], PAIR, "searched", again)
+    stored_frame = frame.read_frame(path, PAIR)
+    later = compare([A], PAIR, "searched", stored_frame)
     assert later.indicators[0]["hypervolume"] == first.indicators[0]["hypervolume"]
     assert "that of" in " ".join(comparison_method(later))
 
@@ -93,7 +93,7 @@ def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
         ("a: [", "not YAML"),
     ],
 )
-def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_frame_raises(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "frame.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(message)):
@@ -103,33 +103,33 @@ def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "words"),
+    ("first", "second", "beginning"),
     [
         ((0.79, 0.83), (0.7, 0.78), "a has a significantly larger hypervolume than b: "),
         ((0.79, 0.83), (0.75, 0.8), "No significant difference in hypervolume between a and b: "),
         ((0.77, 0.795), (0.8, 0.8), "b has a significantly larger hypervolume than a: "),
     ],
 )
-def test_intervals_are_told_apart_on_both_sides(
-    first: tuple[float, float], second: tuple[float, float], words: str
+def test_verdict_tests_intervals_in_both_directions(
+    first: tuple[float, float], second: tuple[float, float], beginning: str
 ) -> None:
     intervals = [{verdicts._MAIN: ends} for ends in (first, second)]
-    found: Any = SimpleNamespace(
+    comparison: Any = SimpleNamespace(
         is_grouped=False,
         fronts=[SimpleNamespace(name=name) for name in "ab"],
         indicators=[{verdicts._MAIN: 0.8}, {verdicts._MAIN: 0.78}],
         uncertainty=SimpleNamespace(intervals=intervals),
     )
-    text = verdicts.verdict(found)
-    assert text.startswith(words)
+    text = verdicts.verdict(comparison)
+    assert text.startswith(beginning)
     assert "hypervolume share 0.8000 against 0.7800" in text
-    found.uncertainty = None
-    assert verdicts.verdict(found).endswith("There are no intervals: this is not tested.")
-    found.fronts, found.indicators = found.fronts[:1], found.indicators[:1]
-    assert verdicts.verdict(found).startswith("Only one front, a:")
+    comparison.uncertainty = None
+    assert verdicts.verdict(comparison).endswith("There are no intervals: this is not tested.")
+    comparison.fronts, comparison.indicators = comparison.fronts[:1], comparison.indicators[:1]
+    assert verdicts.verdict(comparison).startswith("Only one front, a:")
 
 
-def test_ladder_holds_the_upper_end_against_the_limit() -> None:
+def test_ladder_compares_upper_end_with_limit() -> None:
     fronts = [front(run, PAIR, "searched") for run in (A, B)]
     rows = tables.ladder(fronts, PAIR)
     limits = [*dict.fromkeys(row["limit"] for row in rows)]
@@ -139,24 +139,24 @@ def test_ladder_holds_the_upper_end_against_the_limit() -> None:
     assert best[1.1, "b"] is None
     assert best[4.1, "a"] == 0.9
     for limit in limits:
-        fitting = [acc for acc, ms in ((0.9, 4.1), (0.8, 2.1), (0.6, 1.1)) if ms <= limit]
-        assert best[limit, "a"] == max(fitting)
+        feasible = [acc for acc, ms in ((0.9, 4.1), (0.8, 2.1), (0.6, 1.1)) if ms <= limit]
+        assert best[limit, "a"] == max(feasible)
 
 
-def test_what_an_accuracy_costs() -> None:
+def test_needed_cost_per_accuracy() -> None:
     fronts = [front(run, PAIR, "searched") for run in (A, B)]
     rows = tables.needed(fronts, PAIR)
     for row in rows:
-        own = {"a": [(0.9, 4.0), (0.8, 2.0), (0.6, 1.0)], "b": [(0.85, 2.0), (0.7, 1.5)]}
-        paid = [ms for acc, ms in own[row["run"]] if acc >= row["at_least"]]
-        assert row["value"] == (min(paid) if paid else None)
+        points = {"a": [(0.9, 4.0), (0.8, 2.0), (0.6, 1.0)], "b": [(0.85, 2.0), (0.7, 1.5)]}
+        costs = [ms for acc, ms in points[row["run"]] if acc >= row["at_least"]]
+        assert row["value"] == (min(costs) if costs else None)
     assert {row["at_least"] for row in rows} >= {0.6, 0.85, 0.9}
 
 
-def _searched() -> ComparedRun:
-    points = [[0.5, 3.0], [0.6, 3.0], [0.6, 3.0], [0.7, 9.0], [0.9, 1.0]]
+def _run_with_candidates() -> ComparedRun:
+    rows = [[0.5, 3.0], [0.6, 3.0], [0.6, 3.0], [0.7, 9.0], [0.9, 1.0]]
     candidates = []
-    for trial, (accuracy, latency) in enumerate(points):
+    for trial, (accuracy, latency) in enumerate(rows):
         figures = {
             "accuracy": Quantity(accuracy, "measured"),
             "latency_ms": Quantity(latency, "table"),
@@ -164,15 +164,15 @@ def _searched() -> ComparedRun:
         genotype = Genotype("space", (("a", int(100 * accuracy)),))
         reason = "too slow" if latency > 5 else ""
         candidates.append(Candidate(trial, genotype, figures, {}, reason))
-    scored = run_of("a", points[:3] + points[4:]).scored
-    kept = [c for c in candidates if not c.reason]
-    named = [type(p)(c.id, p.figures) for p, c in zip(scored, kept, strict=True)]
+    scored = run_of("a", rows[:3] + rows[4:]).scored
+    feasible = [c for c in candidates if not c.reason]
+    points_with_ids = [type(p)(c.id, p.figures) for p, c in zip(scored, feasible, strict=True)]
     seconds = {trial: float(trial) for trial in range(5)}
-    return ComparedRun("a", {}, named, group="a", candidates=candidates, seconds=seconds)
+    return ComparedRun("a", {}, points_with_ids, group="a", candidates=candidates, seconds=seconds)
 
 
-def test_convergence_counts_networks_once_and_only_what_fits() -> None:
-    run = _searched()
+def test_convergence_counts_distinct_feasible_networks() -> None:
+    run = _run_with_candidates()
     box = frame.ReferenceFrame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 10.0]), "fixed")
     rows = tables.convergence([run], box, PAIR)
     assert [row["trials"] for row in rows] == [1, 2, 3, 4, 5]
@@ -182,20 +182,20 @@ def test_convergence_counts_networks_once_and_only_what_fits() -> None:
     assert shares == pytest.approx([0.35, 0.42, 0.42, 0.42, 0.81])
 
 
-def test_attainment_surfaces_say_what_how_many_reach() -> None:
+def test_attainment_surfaces_per_percentile() -> None:
     runs = [
         run_of(str(i), [[0.5 + 0.1 * i, 1.0], [0.9, 2.0]], group="g", block=str(i))
         for i in range(4)
     ]
     fronts = [front(run, PAIR, "searched") for run in runs]
-    found = {s.percentile: s.points for s in indicators.surfaces(fronts, ACCURACY, [LATENCY])}
+    surfaces = {s.percentile: s.points for s in indicators.surfaces(fronts, ACCURACY, [LATENCY])}
     # At 1 ms, 0.8 is reached by one of four runs, 0.7 by two, 0.6 by three.
     for percentile, accuracy in ((25, 0.8), (50, 0.7), (75, 0.6)):
-        assert found[percentile] == pytest.approx(np.array([[1.0, accuracy], [2.0, 0.9]]))
+        assert surfaces[percentile] == pytest.approx(np.array([[1.0, accuracy], [2.0, 0.9]]))
     assert indicators.surfaces(fronts[:1], ACCURACY, [LATENCY]) == []
 
 
-def test_sentences_say_what_is_significant_and_what_is_not() -> None:
+def test_sentences_state_significance() -> None:
     best = verdicts.verdict(grouped(8))
     assert re.match(
         r"good_one is better than bad&one: mean hypervolume share 0.\d+ against 0.\d+ "
@@ -218,17 +218,17 @@ def test_sentences_say_what_is_significant_and_what_is_not() -> None:
     assert "One run each" in alone
 
 
-def test_true_front_is_what_distances_refer_to() -> None:
+def test_true_front_is_target_of_distances() -> None:
     truth = np.array([[0.95, 1.0]])
-    found = compare([A], PAIR, "searched", true_front=truth)
-    assert found.indicators[0]["epsilon_additive"] > 0
+    comparison = compare([A], PAIR, "searched", true_front=truth)
+    assert comparison.indicators[0]["epsilon_additive"] > 0
     assert compare([A], PAIR, "searched").indicators[0]["epsilon_additive"] == 0
     assert "the given true front (1 points, hypervolume share " in " ".join(
-        comparison_method(found)
+        comparison_method(comparison)
     )
 
 
-def test_growth_is_read_off_at_round_numbers_and_at_the_end() -> None:
+def test_growth_table_has_round_numbers_and_end() -> None:
     runs = {"a": ("x", [(1, 0.1), (15, 0.2), (30, 0.3)]), "b": ("x", [(10, 0.3), (12, 0.4)]),
             "c": ("y", [(30, 0.5)])}  # fmt: skip
     rows = [
@@ -238,13 +238,13 @@ def test_growth_is_read_off_at_round_numbers_and_at_the_end() -> None:
     ]
     assert tables.growth(rows) == {
         10: {"x": pytest.approx(0.2), "y": 0.0},
-        20: {"x": None, "y": 0.0},  # of half of the group alone
+        20: {"x": None, "y": 0.0},  # only half of the group
         None: {"x": pytest.approx(0.35), "y": 0.5},
     }
     assert tables.growth([]) == {}
 
 
-def test_verification_of_many_fronts_is_one_sentence() -> None:
+def test_verification_verdict_is_one_sentence() -> None:
     rows = [
         {"run": f"r{i}", "n_members": 10, "n_left": i, "hypervolume_share_searched": 0.5,
          "hypervolume_share_verified": 0.5 - 0.01 * i, "median_change_accuracy": 0.0}
@@ -256,7 +256,7 @@ def test_verification_of_many_fronts_is_one_sentence() -> None:
     assert verification_verdict([]) == ""
 
 
-def test_networks_in_common_are_one_sentence() -> None:
+def test_shared_networks_verdict_is_one_sentence() -> None:
     rows: list[Row] = [{"first": "a", "second": "b", "n_shared": n} for n in (1, 5)]
     assert verdicts.shared_networks_verdict(rows[:1], 2) == "a and b have 1 network in common."
     assert verdicts.shared_networks_verdict(rows, 3) == (
@@ -264,7 +264,7 @@ def test_networks_in_common_are_one_sentence() -> None:
     )
 
 
-def test_what_is_not_told_from_the_front_has_not_left_it() -> None:
+def test_members_near_front_have_not_left_it() -> None:
     figures = {"accuracy": Quantity(0.9, "measured"), "latency_ms": Quantity(1.0, "measured")}
     verified = {"accuracy_int8": figures["accuracy"], "latency_ms": figures["latency_ms"]}
     members = [
@@ -272,19 +272,19 @@ def test_what_is_not_told_from_the_front_has_not_left_it() -> None:
         for on, near in ((True, False), (False, True), (False, False))
     ]
     run = replace(run_of("a", [(0.9, 1.0)]), members=members)
-    frame = ReferenceFrame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 2.0]), "as they are")
+    frame = ReferenceFrame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 2.0]), "unscaled")
     (row,) = tables.verification([run], frame)
     assert (row["n_members"], row["n_left"]) == (3, 1)
 
 
-def test_json_has_no_numbers_that_json_lacks() -> None:
+def test_json_has_no_nan() -> None:
     comparison = compare([run_of("a", [[0.0, 1.0], [0.5, 2.0]])], PAIR, "searched")
     assert math.isnan(comparison.indicators[0]["epsilon_multiplicative"])
     text = json.dumps(comparison.to_json(), allow_nan=False)
     assert json.loads(text)["runs"][0]["epsilon_multiplicative"] is None
 
 
-def test_figures_are_the_same_every_time_and_their_text_is_text() -> None:
+def test_figures_are_deterministic_and_contain_text() -> None:
     comparison = grouped(6)
     box = comparison.yardstick.frame
     args = (comparison.fronts, box, ACCURACY, [LATENCY])
@@ -300,13 +300,13 @@ def test_figures_are_the_same_every_time_and_their_text_is_text() -> None:
 def _svg(
     values: Sequence[Sequence[float]], names: Sequence[str], box: ReferenceFrame | None = None
 ) -> str:
-    compared = [front(run_of(name, values), PAIR, "searched") for name in names]
+    run_fronts = [front(run_of(name, values), PAIR, "searched") for name in names]
     box = box or frame.spanned(np.array(values), PAIR)
-    return pictures.fronts(compared, box, ACCURACY, [LATENCY])["svg"].decode()
+    return pictures.fronts(run_fronts, box, ACCURACY, [LATENCY])["svg"].decode()
 
 
 def _height(line: Line2D, x: float) -> float | None:
-    """Return how high a staircase is drawn at a place."""
+    """Return the height of a drawn staircase at x."""
     for (x0, y0), (x1, y1) in itertools.pairwise(np.asarray(line.get_path().vertices)):
         if y0 == y1 and min(x0, x1) < x < max(x0, x1):
             return float(y0)
@@ -326,7 +326,7 @@ def _height(line: Line2D, x: float) -> float | None:
         ),
     ],
 )
-def test_staircases_hold_what_is_reached_at_no_worse_a_cost(
+def test_staircases_show_best_at_no_worse_cost(
     name: str,
     values: list[tuple[float, float]],
     far: float,
@@ -342,44 +342,46 @@ def test_staircases_hold_what_is_reached_at_no_worse_a_cost(
     runs += [run_of(f"far{i}", [(0.91, far)], group="far", names=names) for i in range(2)]
     fronts = [front(run, (ACCURACY, cost), "searched") for run in runs]
     box = frame.spanned(np.concatenate([f.values for f in fronts]), (ACCURACY, cost))
-    drawn: list[Drawing] = []
-    monkeypatch.setattr(pictures, "_saved", drawn.append)
+    figures: list[Drawing] = []
+    monkeypatch.setattr(pictures, "_saved", figures.append)
     pictures.fronts(fronts, box, ACCURACY, [cost])
     pictures.attainment(indicators.surfaces(fronts, ACCURACY, [cost]), box)
-    (own,), (surface,) = (figure.axes for figure in drawn)
+    (axes,), (surface,) = (figure.axes for figure in figures)
     (shade,) = surface.collections[0].get_paths()
     for x, height in reached.items():
-        assert _height(own.lines[0], x) == height
-        assert _height(surface.lines[0], x) == pytest.approx(height - 0.1)  # the second of four
+        assert _height(axes.lines[0], x) == height
+        assert _height(surface.lines[0], x) == pytest.approx(
+            height - 0.1
+        )  # the second of four runs
         assert shade.contains_point((x, height - 0.05))
         assert not shade.contains_point((x, height + 0.05))
     for x, highest in beyond.items():
         assert _height(surface.lines[0], x) == (highest and pytest.approx(highest - 0.1))
 
 
-def test_names_are_no_mathematics_and_wide_axes_are_logarithmic() -> None:
+def test_names_are_literal_and_wide_axes_logarithmic() -> None:
     svg = _svg([[0.9, 100.0], [0.8, 0.5]], ["$x", "<b>$y$</b>"])
     assert ">&lt;b&gt;$y$&lt;/b&gt;</text>" in svg
     assert ">10</text>" in svg
     assert "mathdefault" not in svg
 
 
-def test_axes_end_at_the_reference_point() -> None:
+def test_axes_end_at_reference_point() -> None:
     values = [[0.9, 4.0], [0.88, 3.0], [0.5, 1.0]]
     box = ReferenceFrame(PAIR, np.array([0.9, 1.0]), np.array([0.85, 3.5]), "given")
     assert ">0.60</text>" in _svg(values, ["a"])
     assert ">4.0</text>" in _svg(values, ["a"])
-    ended = _svg(values, ["a"], box)
-    assert ">0.60</text>" not in ended
-    assert ">4.0</text>" not in ended
-    assert ">0.88</text>" in ended
+    clipped = _svg(values, ["a"], box)
+    assert ">0.60</text>" not in clipped
+    assert ">4.0</text>" not in clipped
+    assert ">0.88</text>" in clipped
 
 
 @pytest.mark.parametrize("letters", [5, 25, 45])
-def test_legends_are_no_wider_than_the_figure(letters: int) -> None:
+def test_legends_fit_figure_width(letters: int) -> None:
     svg = _svg([[0.9, 4.0], [0.5, 1.0]], [f"{i} {'n' * letters}" for i in range(6)])
     width = float(re.findall(r'viewBox="0 0 ([\d.]+) ', svg)[0])
-    places = [float(x) for x in re.findall(r'x="([-\d.]+)"[^>]*>\d n+</text>', svg)]
-    assert len(places) == 6
-    assert min(places) > 0
-    assert max(places) + letters * 4 < width  # four points at least a letter
+    positions = [float(x) for x in re.findall(r'x="([-\d.]+)"[^>]*>\d n+</text>', svg)]
+    assert len(positions) == 6
+    assert min(positions) > 0
+    assert max(positions) + letters * 4 < width  # at least four points per letter

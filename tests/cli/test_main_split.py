@@ -1,4 +1,4 @@
-"""``split`` as its users start it, and plans with what it made."""
+"""The verb ``split`` on the command line, and plans with split networks."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ _ON_CPU = ("cpu.target.dtype=int8", "cpu.target.runtime=onnxruntime", "timing.re
 
 
 @pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
@@ -41,35 +41,37 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
         quick = ["+target=npu", "search_space=tiny", "train.epochs=1", "n_trials=4", "budget=none"]
-        places = [f"run.dir={folder / 'run'}", f"run.supernets={folder / 'supernets'}"]
-        assert run(["search", *quick, *SHARED_WEIGHTS, *places]) == 0
+        paths = [f"run.dir={folder / 'run'}", f"run.supernets={folder / 'supernets'}"]
+        assert run(["search", *quick, *SHARED_WEIGHTS, *paths]) == 0
         pick = ["epochs=0", "pick=most_accurate", f"dir={folder / 'e'}"]
         assert run(["export", f"run={folder / 'run'}", *pick]) == 0
-    (found,) = [path for path in (folder / "e").iterdir() if path.is_dir()]
-    return found
+    (path,) = [path for path in (folder / "e").iterdir() if path.is_dir()]
+    return path
 
 
 @pytest.fixture(scope="module")
 def split(exported: Path) -> Path:
-    """Return what was made of it."""
+    """Return the folder of the split networks."""
     folder = exported.parent / "s"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
-        where = ["+target=[npu,cpu]", *_ON_CPU, "batches=[1,4]", f"dir={folder}"]
-        assert run(["split", str(exported), *where]) == 0
+        options = ["+target=[npu,cpu]", *_ON_CPU, "batches=[1,4]", f"dir={folder}"]
+        assert run(["split", str(exported), *options]) == 0
     return folder
 
 
 def _cuts(split: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((split / "split.json").read_text())["cuts"]
-    return found
+    cuts: list[dict[str, Any]] = json.loads((split / "split.json").read_text())["cuts"]
+    return cuts
 
 
-def test_parts_in_a_row_are_the_network_and_pass_bytes_on(exported: Path, split: Path) -> None:
-    recorded = read_proof(exported)
-    said = recorded["dataset"]["normalisation"]
+def test_chained_parts_equal_whole_network(exported: Path, split: Path) -> None:
+    proof = read_proof(exported)
+    normalisation = proof["dataset"]["normalisation"]
     images = prepared(
-        read_reference_images(exported, recorded).pixels[:9], said["mean"], said["std"]
+        read_reference_images(exported, proof).pixels[:9],
+        normalisation["mean"],
+        normalisation["std"],
     )
     name, providers = "model.int8.onnx", ["CPUExecutionProvider"]
     whole = onnxruntime.InferenceSession(exported / name, providers=providers)
@@ -79,33 +81,35 @@ def test_parts_in_a_row_are_the_network_and_pass_bytes_on(exported: Path, split:
             onnxruntime.InferenceSession(split / cut["name"] / side / name, providers=providers)
             for side in ("head", "tail")
         )
-        (sent,) = head.run(["activation"], {"images": images})
-        assert sent.dtype == np.uint8
-        assert sent.nbytes / 1024 / len(images) == cut["activation_kib"]
-        (found,) = tail.run(["logits"], {"activation": sent})
-        np.testing.assert_array_equal(found, expected)
+        (activation,) = head.run(["activation"], {"images": images})
+        assert activation.dtype == np.uint8
+        assert activation.nbytes / 1024 / len(images) == cut["activation_kib"]
+        (logits,) = tail.run(["logits"], {"activation": activation})
+        np.testing.assert_array_equal(logits, expected)
 
 
-def test_all_parts_are_timed_on_all_targets_at_the_batches_that_these_read(split: Path) -> None:
+def test_parts_are_timed_per_target_and_batch(split: Path) -> None:
     with (split / "profile.csv").open() as file:
         rows = [*csv.DictReader(file)]
     n = 1 + 2 * len(_cuts(split))
     for target, batch, source in (("npu", 1, "compiler-estimate"), ("cpu", 1, "measured"),
                                   ("cpu", 4, "measured")):  # fmt: skip
-        own = [r for r in rows if (r["target"], r["batch"]) == (target, str(batch))]
-        assert len({row["id"] for row in own}) == len(own) == n
-        assert {row["source"] for row in own} == {source}
+        selected = [r for r in rows if (r["target"], r["batch"]) == (target, str(batch))]
+        assert len({row["id"] for row in selected}) == len(selected) == n
+        assert {row["source"] for row in selected} == {source}
     assert len(rows) == 3 * n
-    by = {(r["id"], r["target"], r["batch"]): float(r["latency_ms"]) for r in rows}
+    latencies = {(r["id"], r["target"], r["batch"]): float(r["latency_ms"]) for r in rows}
     whole = next(row["id"] for row in rows if not row["place"])
     for cut in _cuts(split):
-        parts = [by[cut[side].removesuffix("-int8"), "npu", "1"] for side in ("head", "tail")]
-        assert max(parts) < by[whole, "npu", "1"] < 1.5 * sum(parts)
+        parts = [
+            latencies[cut[side].removesuffix("-int8"), "npu", "1"] for side in ("head", "tail")
+        ]
+        assert max(parts) < latencies[whole, "npu", "1"] < 1.5 * sum(parts)
         files = {path.name for path in (split / cut["name"] / "head" / "npu").iterdir()}
         assert files == {"model.int8.tflite", "model.vela.tflite"}
 
 
-def test_shorter_heads_send_more(split: Path) -> None:
+def test_shorter_heads_send_larger_activations(split: Path) -> None:
     sent = [cut["activation_kib"] for cut in _cuts(split)]
     work = [cut["head_macs"] for cut in _cuts(split)]
     assert sent == sorted({*sent}, reverse=True)
@@ -114,43 +118,43 @@ def test_shorter_heads_send_more(split: Path) -> None:
 
 @pytest.fixture
 def folder(split: Path, exported: Path, tmp_path: Path) -> Path:
-    """Return the folder of a service, for a fleet where a slow machine is near."""
-    asked = {
+    """Return the folder of a service and a fleet with a slow device at the edge."""
+    service = {
         "fronts": [str(exported)], "splits": [str(split)],
         "classes": {"web": {
             "p99_ms": 200.0, "regions": ["edge", "cloud"], "origin": "edge", "payload_kib": 2000.0,
             "demand": {"rate": 20.0},
         }},
     }  # fmt: skip
-    some = {"price": 0.1, "idle_w": 5, "busy_w": 9, "target": "cpu"}
-    there = {
+    device = {"price": 0.1, "idle_w": 5, "busy_w": 9, "target": "cpu"}
+    fleet = {
         "devices": {
-            "phone": some | {"region": "edge", "buy": "bought", "quota": 1, "slots": 1},
-            "server": some | {"region": "cloud", "buy": "on_demand", "quota": 2, "slots": 4},
+            "phone": device | {"region": "edge", "buy": "bought", "quota": 1, "slots": 1},
+            "server": device | {"region": "cloud", "buy": "on_demand", "quota": 2, "slots": 4},
         },
         "links": {"edge-cloud": {"rtt_ms": 1, "mbit_s": 20}},
     }
     heads = {cut["head"] for cut in _cuts(split)}
-    # Heads stay as fast as they are, and all else becomes too slow for one phone.
+    # Heads are fast, all other networks are too slow for one phone.
     folder, path = tmp_path, tmp_path / "split" / "profile.csv"
     shutil.copytree(split, path.parent)
     with path.open() as file:
         rows = [*csv.DictReader(file)]
     for row in rows:
-        near = f"{row['id']}-int8" in heads
+        is_head = f"{row['id']}-int8" in heads
         row |= dict.fromkeys(("latency_ms_low", "latency_ms_high"), "")
-        row["latency_ms"] = "1" if near else "60"
+        row["latency_ms"] = "1" if is_head else "60"
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [*rows[0]])
         writer.writeheader()
         writer.writerows(row for row in rows if row["target"] == "cpu" and row["batch"] == "1")
-    asked["splits"] = ["split"]
-    (folder / "service.yaml").write_text(yaml.safe_dump(asked))
-    (folder / "fleet.yaml").write_text(yaml.safe_dump(there))
+    service["splits"] = ["split"]
+    (folder / "service.yaml").write_text(yaml.safe_dump(service))
+    (folder / "fleet.yaml").write_text(yaml.safe_dump(fleet))
     return folder
 
 
-def test_a_plan_cuts_a_network_where_that_is_all_that_fits(
+def test_plan_uses_split_if_nothing_else_fits(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [f"{name}={folder / name}.yaml" for name in ("service", "fleet")]
@@ -160,9 +164,9 @@ def test_a_plan_cuts_a_network_where_that_is_all_that_fits(
     (route,) = plan.hours[0].routes
     assert plan.is_split(route.first, route.second)
     assert (route.share, plan.kinds[route.first].device) == (1.0, "phone")
-    said = Path("p/deploy/README.md").read_text()
-    assert "always: it reads the first part's activation" in said
-    assert "Class `web`" not in said
+    readme = Path("p/deploy/README.md").read_text()
+    assert "always: it reads the first part's activation" in readme
+    assert "Class `web`" not in readme
     assert not Path("p/deploy/kserve").exists()
     pools, unserved = deployed_pools(plan, {})
     assert not unserved
@@ -177,16 +181,16 @@ def test_a_plan_cuts_a_network_where_that_is_all_that_fits(
     assert '"split": True' in Path("p/deploy/ray_app.py").read_text().replace("'", '"')
 
 
-def test_the_library_cuts_an_export_of_its_own_target_too(exported: Path) -> None:
-    found = hwnas.split(exported, cuts=1)
-    assert found.table().num_rows == 1
-    assert [name for name in found.table().column_names if "_ms." in name] == [
+def test_api_splits_export_for_its_target(exported: Path) -> None:
+    result = hwnas.split(exported, cuts=1)
+    assert result.table().num_rows == 1
+    assert [name for name in result.table().column_names if "_ms." in name] == [
         "head_ms.npu", "tail_ms.npu",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ([], "split needs the folder of an export"),
         (["no"], "no is not an export"),
@@ -204,18 +208,18 @@ def test_the_library_cuts_an_export_of_its_own_target_too(exported: Path) -> Non
         (["EXPORT", "dir=EXPORT"], "dir="),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    exported: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_arguments_are_reported_in_one_line(
+    exported: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["split", *(a.replace("EXPORT", str(exported)) for a in arguments)]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said
-    assert "\n" not in said
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("file", "content", "message"),
     [
         (
             "split.json",
@@ -228,8 +232,8 @@ def test_what_is_wrong_is_one_line(
         ("profile.csv", "id,precision,target\na,int8,cpu\n", "'row 0.engine' is missing"),
     ],
 )
-def test_a_damaged_split_is_one_line(
-    file: str, content: str | None, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_damaged_split_is_reported_in_one_line(
+    file: str, content: str | None, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "split" / file
     path.unlink()
@@ -237,12 +241,12 @@ def test_a_damaged_split_is_one_line(
         path.write_text(content)
     files = [f"{name}={folder / name}.yaml" for name in ("service", "fleet")]
     assert run(["plan", *files, "front=0", "run.dir=p"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said
-    assert "\n" not in said
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
 
 
-def test_a_changed_export_is_not_cut(
+def test_changed_export_is_not_split(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(exported, tmp_path / "e")

@@ -1,4 +1,4 @@
-"""``search accuracy=table`` as its users start it."""
+"""Searches with ``accuracy=table`` on the command line."""
 
 import csv
 import itertools
@@ -26,7 +26,7 @@ _WORK = {"none": 0.0, "skip": 0.1, "conv1": 0.5, "conv3": 1.0}
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return 1,024 cells of five edges."""
+    """Return a table of 1,024 cells with five edges."""
     rows = []
     for cell in itertools.product(OPS, repeat=5):
         work = sum(_WORK[op] for op in cell)
@@ -47,24 +47,26 @@ def _arguments(table: Path, *more: str) -> list[str]:
     )  # fmt: skip
 
 
-def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+def _error_line(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert run(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     return lines[0]
 
 
-def test_search_keeps_rows_in_order_and_says_how_much_it_found(
+def test_search_keeps_trial_order_and_reports_hypervolume(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
     arguments = _arguments(table, "sampler=pareto", "n_trials=60", "seed=1")
     assert run([*arguments, f"run.dir={folder}"]) == 0
     rows = pq.read_table(folder / "candidates.parquet").to_pylist()
-    known = {tuple(r[f"e{i}"] for i in range(5)): r for r in pq.read_table(table).to_pylist()}
+    rows_by_genotype = {
+        tuple(r[f"e{i}"] for i in range(5)): r for r in pq.read_table(table).to_pylist()
+    }
     assert [row["trial"] for row in rows] == list(range(60))
     for row in rows:
-        expected = known[tuple(row[f"e{i}"] for i in range(5))]
+        expected = rows_by_genotype[tuple(row[f"e{i}"] for i in range(5))]
         assert (row["accuracy"], row["latency_ms"]) == (expected["acc"], expected["ms"])
     share = read_manifest(folder)["hypervolume_share"]
     assert share is not None
@@ -73,20 +75,18 @@ def test_search_keeps_rows_in_order_and_says_how_much_it_found(
     assert (folder / "front.csv").read_text().count("\n") == 1 + read_manifest(folder)["n_front"]
 
 
-def test_printed_trials_are_finished_ones(table: Path, tmp_path: Path) -> None:
+def test_printed_number_of_trials_counts_finished_ones(table: Path, tmp_path: Path) -> None:
     _, *arguments = _arguments(table, "sampler=random", "n_trials=5", f"run.dir={tmp_path / 'run'}")
     config = compose("tabular", arguments)
     outcome = search_table(config, arguments, RecordingReporter())
     console = Console(width=200)
-    with console.capture() as captured:  # as if a time limit had ended it
+    with console.capture() as captured:  # as after a time limit
         tabular._print(replace(config, n_trials=100), console, replace(outcome, share=math.nan))
     assert "after 5 trials by sampler=random.\n" in captured.get()
 
 
 @pytest.mark.parametrize("name", few_of(["pareto", "nsga2", "tpe", "random"], 1))
-def test_resumed_search_ends_as_if_it_had_not_been_cut(
-    table: Path, tmp_path: Path, name: str
-) -> None:
+def test_resumed_search_equals_uninterrupted_one(table: Path, tmp_path: Path, name: str) -> None:
     arguments = _arguments(table, f"sampler={name}", "seed=3")
     assert run([*arguments, "n_trials=30", f"run.dir={tmp_path / 'whole'}"]) == 0
     assert run([*arguments, "n_trials=20", f"run.dir={tmp_path / 'cut'}"]) == 0
@@ -95,7 +95,7 @@ def test_resumed_search_ends_as_if_it_had_not_been_cut(
         assert (tmp_path / "cut" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
-def test_budget_and_further_costs(table: Path, tmp_path: Path) -> None:
+def test_budget_and_additional_costs(table: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = _arguments(table, "n_trials=40", "budget.latency_ms=3", f"run.dir={folder}")
     costs = "benchmark.costs={latency_ms: ms, energy_mj: mj}"
@@ -104,7 +104,7 @@ def test_budget_and_further_costs(table: Path, tmp_path: Path) -> None:
     assert all(row["latency_ms"] <= 3 and row["energy_mj"] is not None for row in rows)
 
 
-def test_table_without_latencies(table: Path, tmp_path: Path) -> None:
+def test_table_without_latencies_uses_other_cost(table: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = _arguments(table, "n_trials=20", f"run.dir={folder}")
     costs = [a.replace("latency_ms: ms", "energy_mj: mj") for a in arguments]
@@ -130,7 +130,7 @@ def test_table_without_latencies(table: Path, tmp_path: Path) -> None:
         (["dataset=digits"], "Unknown option 'dataset'"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     table: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -139,19 +139,19 @@ def test_bad_input_is_one_line(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert message in _refused(_arguments(table, *more), capsys)
+    assert message in _error_line(_arguments(table, *more), capsys)
     assert not (tmp_path / "runs").exists()
 
 
-def test_nothing_that_fits_names_the_limit(
+def test_infeasible_budget_names_limit(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = _arguments(table, "n_trials=20", "budget.latency_ms=0.5")
-    line = _refused([*arguments, f"run.dir={tmp_path / 'run'}"], capsys)
+    line = _error_line([*arguments, f"run.dir={tmp_path / 'run'}"], capsys)
     assert "binding limit is budget.latency_ms=0.5" in line
 
 
-def test_run_of_another_table_is_not_resumed(
+def test_changed_run_is_not_resumed(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -162,4 +162,4 @@ def test_run_of_another_table_is_not_resumed(
         ("benchmark.costs={latency_ms: mj}", "table differs"),
         ("n_trials=4", "n_trials=4 is less than the run's 5"),
     ):
-        assert message in _refused(["search", f"run.resume={folder}", change], capsys)
+        assert message in _error_line(["search", f"run.resume={folder}", change], capsys)

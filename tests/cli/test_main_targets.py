@@ -1,4 +1,4 @@
-"""``search +target=[a,b]`` as its users start it."""
+"""Searches for several targets on the command line."""
 
 import csv
 import json
@@ -46,12 +46,12 @@ QUICK = (
 
 
 @pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
-def _refused(
+def _error_line(
     capsys: pytest.CaptureFixture[str], arguments: Sequence[str], verb: str = "search"
 ) -> str:
     assert run([verb, *arguments]) == 2
@@ -59,7 +59,7 @@ def _refused(
     return line
 
 
-def test_arguments_of_a_target_are_for_it_alone() -> None:
+def test_arguments_with_target_prefix_apply_to_that_target() -> None:
     assert for_targets(["+target=npu", "n_trials=3"]) == [["+target=npu", "n_trials=3"]]
     npu, cpu = for_targets(
         ["seed=1", "+target=[npu, cpu]", "npu.budget.latency_ms=1", "+cpu.table.dir=x"]
@@ -75,39 +75,39 @@ def test_arguments_of_a_target_are_for_it_alone() -> None:
 
 
 @pytest.mark.slow
-def test_cascades_go_on_here_or_over_a_link(
+def test_cascades_run_locally_or_over_link(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     link = ("link.to=sketch", "link.latency_ms=0.002", "link.usd_per_m=3")
     assert run(["search", BOTH, *QUICK, *link, "run.dir=run", "finish.epochs=0"]) == 0
-    shown = "".join(capsys.readouterr().out.split())
+    output = "".join(capsys.readouterr().out.split())
     with Path("run/npu/cascades.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    over = [row for row in rows if row["second_target"] == "sketch"]
-    assert over
-    for row in over:
-        later = json.loads(Path(f"run/sketch/models/{row['second']}.json").read_text())
+    linked = [row for row in rows if row["second_target"] == "sketch"]
+    assert linked
+    for row in linked:
+        second = json.loads(Path(f"run/sketch/models/{row['second']}.json").read_text())
         first = json.loads(Path(f"run/npu/models/{row['first']}.json").read_text())
-        a, b = (made["figures"]["latency_ms"][0] for made in (first, later))
+        a, b = (record["figures"]["latency_ms"][0] for record in (first, second))
         share = float(row["verified_share"])
         assert float(row["latency_ms"]) == pytest.approx(a + b + 0.002)
         assert float(row["verified_expected_latency_ms"]) == pytest.approx(a + share * (b + 0.002))
         assert float(row["verified_expected_usd_per_m"]) == pytest.approx(3 * share)
         assert float(row["flash_kib"]) == first["figures"]["flash_kib"][0]
-    answered = read_prediction_files([Path("run/npu")])  # as plans call networks
-    assert {row["first"] for row in rows} <= {n.removesuffix("-int8") for n in answered.models}
-    ahead = [row for row in rows if row["verified_on_front"] == "True"]
-    assert f"{len(ahead)}cascade" in shown
+    predictions = read_prediction_files([Path("run/npu")])  # with names as in plans
+    assert {row["first"] for row in rows} <= {n.removesuffix("-int8") for n in predictions.models}
+    on_front = [row for row in rows if row["verified_on_front"] == "True"]
+    assert f"{len(on_front)}cascade" in output
     assert "Cascades and single networks" in Path("run/npu/report.html").read_text()
-    # The same again says the same, from what was kept.
-    kept = Path("run/npu/cascades.csv").read_bytes()
+    # A resumed run gives the same table from its files.
+    content = Path("run/npu/cascades.csv").read_bytes()
     Path("run/npu/cascades.csv").unlink()
     assert run(["search", "run.resume=run"]) == 0
-    assert Path("run/npu/cascades.csv").read_bytes() == kept
+    assert Path("run/npu/cascades.csv").read_bytes() == content
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (
             [BOTH, "link.to=cpu"],
@@ -118,10 +118,10 @@ def test_cascades_go_on_here_or_over_a_link(
         ([BOTH, "link.to=sketch", "link.latency_ms=nan"], "link.latency_ms must be"),
     ],
 )
-def test_links_that_lead_nowhere_are_refused(
-    arguments: Sequence[str], words: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_links_are_reported(
+    arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert words in _refused(capsys, [*arguments, *QUICK, "run.dir=run"])
+    assert message in _error_line(capsys, [*arguments, *QUICK, "run.dir=run"])
     assert not Path("run").exists()
 
 
@@ -138,7 +138,7 @@ def _check_joint_page(folder: Path, ids: Sequence[str]) -> None:
 
 
 @pytest.mark.slow
-def test_each_target_has_a_front_and_all_have_one(
+def test_search_gives_target_fronts_and_joint_front(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -151,15 +151,15 @@ def test_each_target_has_a_front_and_all_have_one(
     assert len(rows) == 12
     ids = {}
     for target in ("npu", "sketch"):
-        found = json.loads((folder / target / "front.json").read_text())
-        assert found["target"] == target
-        assert found["format"] == FORMAT
-        ids[target] = {member["id"] for member in found["members"]}
-        for member in found["members"]:
+        front = json.loads((folder / target / "front.json").read_text())
+        assert front["target"] == target
+        assert front["format"] == FORMAT
+        ids[target] = {member["id"] for member in front["members"]}
+        for member in front["members"]:
             files = [p.name for p in (folder / target / "models").glob(f"{member['id']}*")]
             assert files
-            made = json.loads((folder / target / "models" / f"{member['id']}.json").read_text())
-            assert made["format"] == FORMAT
+            record = json.loads((folder / target / "models" / f"{member['id']}.json").read_text())
+            assert record["format"] == FORMAT
         manifest = json.loads((folder / target / "manifest.json").read_text())
         assert manifest["config"]["target"]["name"] == target
     assert json.loads((folder / "front.json").read_text())["format"] == FORMAT
@@ -177,60 +177,71 @@ def test_each_target_has_a_front_and_all_have_one(
     assert run(["search", f"run.resume={folder}"]) == 0
     assert (folder / "candidates.parquet").read_bytes() == before
     capsys.readouterr()
-    line = _refused(capsys, [f"run.resume={folder}", "npu.budget.latency_ms=0.04"])
+    line = _error_line(capsys, [f"run.resume={folder}", "npu.budget.latency_ms=0.04"])
     assert "npu.budget differs" in line
-    line = _refused(capsys, [f"run.resume={folder / 'npu'}"])
+    line = _error_line(capsys, [f"run.resume={folder / 'npu'}"])
     assert f"is part of {folder}" in line
 
     assert run(["why", f"run={folder}", f"id={joint[0]['id']}"]) == 0
-    explained = capsys.readouterr().out
-    assert "npu latency" in explained
-    assert "npu.budget.latency_ms" in explained
+    output = capsys.readouterr().out
+    assert "npu latency" in output
+    assert "npu.budget.latency_ms" in output
 
-    for target in ids:  # as if it had been killed
+    for target in ids:  # as after a kill
         shutil.rmtree(folder / target)
     edit(folder, "status", "running")
-    cut_off = hwnas.load(folder)
-    assert [axes.get_title() for axes in cut_off.plot().axes] == ["run on npu", "run on sketch"]
+    unfinished = hwnas.load(folder)
+    assert [axes.get_title() for axes in unfinished.plot().axes] == ["run on npu", "run on sketch"]
     with pytest.raises(RunError, match="has no results of each target yet: running"):
-        cut_off.targets  # noqa: B018
+        unfinished.targets  # noqa: B018
 
 
-def test_model_that_one_target_cannot_verify_is_not_for_all(
+def test_joint_front_excludes_model_unverified_on_a_target(
     tmp_path: Path, tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("accuracy", "a.latency_ms", "b.latency_ms")
-    drawn = {c.id: c for c in map(tiny.sample, [random.Random(i) for i in range(9)])}
+    genotypes = {c.id: c for c in map(tiny.sample, [random.Random(i) for i in range(9)])}
     first, second, third = (
         Candidate(i, genotype, {name: Quantity(0.5 + i, "modelled") for name in names})
-        for i, genotype in enumerate([*drawn.values()][:3])
+        for i, genotype in enumerate([*genotypes.values()][:3])
     )
-    asked = []
+    calls = []
 
-    def verified(target: str, seen: Sequence[Candidate], *_: object) -> Front:
-        asked.append((target, [c.id for c in seen]))
-        members = [Member(c, _verified(c), {}, {}) for c in seen if (target, c.id) != ("a", bad)]
-        return Front(names, members, {c.id: "no" for c in seen if (target, c.id) == ("a", bad)})
+    def verified(target: str, candidates: Sequence[Candidate], *_: object) -> Front:
+        calls.append((target, [c.id for c in candidates]))
+        members = [
+            Member(c, _verified(c), {}, {})
+            for c in candidates
+            if (target, c.id) != ("a", unverifiable)
+        ]
+        return Front(
+            names,
+            members,
+            {c.id: "no" for c in candidates if (target, c.id) == ("a", unverifiable)},
+        )
 
-    bad, contexts = second.id, [_context(target, partial(verified, target)) for target in "ab"]
+    unverifiable, contexts = (
+        second.id,
+        [_context(target, partial(verified, target)) for target in "ab"],
+    )
     monkeypatch.setattr(joint_front, "objectives", lambda contexts: names)
     targets = Targets({target: Budget() for target in "ab"})
     monkeypatch.setattr("hwnas.workflows.search.context.targets", lambda contexts: targets)
     finish: Any = SimpleNamespace(as_finished=lambda candidate: candidate, finisher=None)
-    known: Any = SimpleNamespace(front=Front(names, [], {third.id: "reported already"}))
-    reporter: Any = SimpleNamespace(say=lambda lines, alarming: said.extend(lines))
-    said: list[str] = []
+    target_front: Any = SimpleNamespace(front=Front(names, [], {third.id: "reported already"}))
+    reporter: Any = SimpleNamespace(say=lambda lines, alarming: messages.extend(lines))
+    messages: list[str] = []
     joint = joint_front.verified(
-        contexts, RunFolder(tmp_path), [first, second, third], finish, [known], reporter
+        contexts, RunFolder(tmp_path), [first, second, third], finish, [target_front], reporter
     )
-    assert asked == [("a", [first.id, second.id]), ("b", [first.id])]
+    assert calls == [("a", [first.id, second.id]), ("b", [first.id])]
     assert [member.candidate for member in joint.front.members] == [first]
     assert joint.front.failed == {second.id: "a: no"}
-    guessing, left_out = said
+    chance_message, left_out = messages
     assert left_out == f"{second.id} is left out, it could not be verified: a: no"
     constant = "the majority class, 'a' (accuracy 0.5000 on 100 test images)"
-    assert guessing.startswith(f"No network is better than {constant}: none is recommended")
-    assert joint.headline == [guessing]
+    assert chance_message.startswith(f"No network is better than {constant}: none is recommended")
+    assert joint.headline == [chance_message]
     none = joint_front.JointFront(Front(names, [], joint.front.failed))
     assert joint_front.nothing(joint, contexts, [first]) == []
     (line,) = joint_front.nothing(none, contexts, [first])
@@ -241,22 +252,22 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     assert line.startswith("No candidate meets the budgets of all targets.")
 
 
-def test_models_for_all_are_told_as_they_are_when_finished(
+def test_joint_models_have_finetuned_accuracy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read = Candidate(0, Genotype("s", ()), {"accuracy": Quantity(0.5, "measured")})
+    finished = Candidate(0, Genotype("s", ()), {"accuracy": Quantity(0.5, "measured")})
     other = Candidate(1, Genotype("s", (("a", 1),)), {"accuracy": Quantity(0.6, "measured")})
     parts = SimpleNamespace(config=SimpleNamespace(metric="accuracy"))
     finish: Any = SimpleNamespace(
-        finished={read.id: Quantity(0.7, "measured")}, finisher=SimpleNamespace(parts=parts)
+        finished={finished.id: Quantity(0.7, "measured")}, finisher=SimpleNamespace(parts=parts)
     )
     finish.as_finished = partial(FinetuningOutcome.as_finished, finish)
     monkeypatch.setattr(
         "hwnas.workflows.search.context.targets", lambda contexts: Targets({"a": Budget()})
     )
-    (told,) = joint_front.fitting([], [read, other], finish)
-    assert (told.id, told.figures["accuracy"].value) == (read.id, 0.7)
-    assert told.details == {"accuracy_read": 0.5, "accuracy_finished": 0.7}
+    (joint,) = joint_front.fitting([], [finished, other], finish)
+    assert (joint.id, joint.figures["accuracy"].value) == (finished.id, 0.7)
+    assert joint.details == {"accuracy_read": 0.5, "accuracy_finished": 0.7}
 
 
 def _context(target: str, verified: Any) -> Any:
@@ -275,20 +286,22 @@ def _verified(candidate: Candidate) -> Quantities:
 
 
 @pytest.mark.slow
-def test_target_whose_budget_nothing_meets_is_named(
+def test_target_with_infeasible_budget_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    some = [BOTH, *QUICK, "npu.budget.latency_ms=0.0001"]
-    assert run(["search", *some, f"run.dir={folder}"]) == 0
+    options = [BOTH, *QUICK, "npu.budget.latency_ms=0.0001"]
+    assert run(["search", *options, f"run.dir={folder}"]) == 0
     out = capsys.readouterr().out
     assert "npu: None of 12 candidates meets the budget" in out
     assert "No candidate meets the budgets of all targets." in out
     assert "No candidate fits" in (folder / "report.html").read_text()
     assert "front.csv" not in next(line for line in out.splitlines() if "Files in" in line)
-    assert "target=TARGET" in _refused(capsys, [f"run={folder}", f"dir={tmp_path}"], verb="export")
-    none = [*some, "sketch.budget.latency_ms=0.0000001", "sampler=random"]
-    line = _refused(capsys, none)
+    assert "target=TARGET" in _error_line(
+        capsys, [f"run={folder}", f"dir={tmp_path}"], verb="export"
+    )
+    infeasible = [*options, "sketch.budget.latency_ms=0.0000001", "sampler=random"]
+    line = _error_line(capsys, infeasible)
     assert "npu: None of 12" in line
     assert "sketch: None of 12" in line
 
@@ -306,7 +319,7 @@ def test_target_whose_budget_nothing_meets_is_named(
         ),
     ],
 )
-def test_bad_input_is_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in _refused(capsys, arguments)
+    assert message in _error_line(capsys, arguments)

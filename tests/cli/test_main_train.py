@@ -1,4 +1,4 @@
-"""``hwnas train`` as a user meets it."""
+"""The verb ``train`` on the command line."""
 
 import csv
 import importlib.util
@@ -27,12 +27,12 @@ SMALLEST = ("genotype=smallest", "run.dir=r")
 
 
 @pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_to_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
-def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def _error_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert run(arguments) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.strip().splitlines()
@@ -46,7 +46,7 @@ def _summary(folder: str) -> dict[str, Any]:
     return content
 
 
-def test_help_has_options_data_sets_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_help_lists_options_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "--help"]) == 0
     printed = capsys.readouterr().out
     for word in ("dataset=NAME", "search_space=", "train.epochs=", "genotype=", "torchrun"):
@@ -55,34 +55,34 @@ def test_help_has_options_data_sets_and_examples(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_supernet_is_trained_once_and_search_uses_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_supernet_is_trained_once_and_reused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", *TINY, "train.ema=0.9", "run.dir=r"]) == 0
     printed = capsys.readouterr().out
     for word in ("smallest subnet", "median of 10 random", "largest subnet", "images x subnets/s"):
         assert word in printed
-    found = _summary("r")
-    checkpoint = Path(found["checkpoint"])
+    summary = _summary("r")
+    checkpoint = Path(summary["checkpoint"])
     assert checkpoint.is_file()
-    assert (found["steps"], len(found["accuracy_random"])) == (32, 10)
-    assert found["images_x_subnets_per_second"] > 0
-    low, high = found["accuracy_largest"][2:]
-    assert low <= found["accuracy_largest"][0] <= high
+    assert (summary["steps"], len(summary["accuracy_random"])) == (32, 10)
+    assert summary["images_x_subnets_per_second"] > 0
+    low, high = summary["accuracy_largest"][2:]
+    assert low <= summary["accuracy_largest"][0] <= high
     with Path("r/log.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == list(range(1, 33))
     assert [i for i, row in enumerate(rows) if row["accuracy_largest"]] == [15, 31]
     assert json.loads(Path("r/manifest.json").read_text())["status"] == "finished"
-    written = checkpoint.stat().st_mtime_ns
+    mtime_ns = checkpoint.stat().st_mtime_ns
     assert run(["train", *TINY, "train.ema=0.9", "train.tensorboard=true"]) == 0
     assert "Trained by an earlier command." in capsys.readouterr().out
-    scored = (*SHARED_WEIGHTS, "train.ema=0.9", "n_trials=2")
-    assert run(["search", "+target=npu", *TINY, *scored, "run.dir=s"]) == 0
+    options = (*SHARED_WEIGHTS, "train.ema=0.9", "n_trials=2")
+    assert run(["search", "+target=npu", *TINY, *options, "run.dir=s"]) == 0
     assert json.loads(Path("s/manifest.json").read_text())["checkpoint"] == str(checkpoint)
-    assert checkpoint.stat().st_mtime_ns == written
+    assert checkpoint.stat().st_mtime_ns == mtime_ns
 
 
 @pytest.mark.slow
-def test_killed_and_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+def test_interrupted_training_resumes_to_same_weights(tmp_path: Path) -> None:
     options = ("search_space=tiny", "train.epochs=12", "train.ema=0.9")
     assert run(["train", *options, "run.supernets=whole"]) == 0
     (whole,) = Path("whole").rglob("*.safetensors")
@@ -106,7 +106,7 @@ def test_killed_and_interrupted_training_goes_on_to_the_same_weights(tmp_path: P
 
 
 @pytest.mark.slow
-def test_one_network_is_trained_from_scratch_or_from_the_supernet(
+def test_network_is_trained_from_scratch_or_supernet(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["train", *TINY, "genotype=largest", "run.dir=scratch"]) == 0
@@ -126,7 +126,7 @@ def test_one_network_is_trained_from_scratch_or_from_the_supernet(
     assert len(list(Path("runs/supernets").rglob("supernet.safetensors"))) == 1
 
 
-def test_network_that_only_guesses_is_told_of_though_its_training_is_short(
+def test_network_at_chance_level_is_noted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     short = ("search_space=tiny", "train.epochs=1", "train.lr=1e-9", "genotype=smallest")
@@ -155,48 +155,48 @@ def test_network_that_only_guesses_is_told_of_though_its_training_is_short(
         (["run.resume=nowhere"], "no such folder"),
     ],
 )
-def test_bad_input_gets_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert message in _refused(capsys, *last_of("train", "search_space=tiny", *arguments))
+    assert message in _error_line(capsys, *last_of("train", "search_space=tiny", *arguments))
     assert not Path("runs/supernets").exists()
 
 
 @pytest.mark.slow
-def test_checkpoint_of_another_training_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    places = []
+def test_checkpoint_of_other_training_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
     for lr in ("0.1", "0.2"):
         assert run(["train", *TINY, f"train.lr={lr}", f"run.dir=r{lr}"]) == 0
-        places.append(Path(_summary(f"r{lr}")["checkpoint"]))
-    places[1].write_bytes(places[0].read_bytes())
+        paths.append(Path(_summary(f"r{lr}")["checkpoint"]))
+    paths[1].write_bytes(paths[0].read_bytes())
     capsys.readouterr()
-    line = _refused(capsys, "train", *TINY, "train.lr=0.2")
-    assert f"Checkpoint {places[1]} is of another train.lr: 0.1, not 0.2." in line
-    places[1].write_bytes(places[0].read_bytes()[:5000])
-    assert "cannot be read" in _refused(capsys, "train", *TINY, "train.lr=0.2")
+    line = _error_line(capsys, "train", *TINY, "train.lr=0.2")
+    assert f"Checkpoint {paths[1]} is of another train.lr: 0.1, not 0.2." in line
+    paths[1].write_bytes(paths[0].read_bytes()[:5000])
+    assert "cannot be read" in _error_line(capsys, "train", *TINY, "train.lr=0.2")
 
 
-def test_run_that_is_resumed_keeps_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_run_keeps_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", *TINY, "run.dir=r"]) == 0
     assert run(["train", "run.resume=r"]) == 0
     assert len(Path("r/log.csv").read_text().splitlines()) == 33
     capsys.readouterr()
-    assert "train.lr differs" in _refused(capsys, "train", "run.resume=r", "train.lr=0.4")
-    assert "hwnas train run.resume=r" in _refused(capsys, "train", *TINY, "run.dir=r")
+    assert "train.lr differs" in _error_line(capsys, "train", "run.resume=r", "train.lr=0.4")
+    assert "hwnas train run.resume=r" in _error_line(capsys, "train", *TINY, "run.dir=r")
 
 
-def test_network_that_is_resumed_keeps_its_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_network_keeps_its_start(capsys: pytest.CaptureFixture[str]) -> None:
     one = ("search_space=tiny", "train.epochs=1", "genotype=smallest", "train.from_supernet=true")
     assert run(["train", *one, "train.fine_tuning_epochs=1", "run.dir=r"]) == 0
     before = _summary("r")
     capsys.readouterr()
     for other in ("train.fine_tuning_epochs=2", "train.from_supernet=false"):
-        line = _refused(capsys, "train", "run.resume=r", other)
+        line = _error_line(capsys, "train", "run.resume=r", other)
         assert f"{other.partition('=')[0]} differs" in line
     assert _summary("r") == before
 
 
-def test_network_in_int8_says_in_what_its_figures_are(
+def test_int8_network_reports_precision_of_figures(
     capsys: pytest.CaptureFixture[str], tiny: SearchSpace
 ) -> None:
     raw = space_yaml(tiny)
@@ -206,9 +206,9 @@ def test_network_in_int8_says_in_what_its_figures_are(
     printed = capsys.readouterr().out
     for words in ("test split (360 images), in float32", "images), in int8 as calibrated"):
         assert words in printed
-    found = _summary("r")
-    assert found["accuracy_validation_int8"] != found["accuracy_validation"]
-    assert found["accuracy_test_int8"][0] == pytest.approx(found["accuracy_test"][0], abs=0.1)
+    summary = _summary("r")
+    assert summary["accuracy_validation_int8"] != summary["accuracy_validation"]
+    assert summary["accuracy_test_int8"][0] == pytest.approx(summary["accuracy_test"][0], abs=0.1)
 
 
 def test_tensorboard_logs_are_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,55 +222,59 @@ def test_tensorboard_logs_are_written(capsys: pytest.CaptureFixture[str]) -> Non
     assert [event.step for event in events.Scalars("accuracy/largest")] == [16, 32]
 
 
-def test_tensorboard_that_is_not_installed_is_refused(
+def test_missing_tensorboard_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    line = _refused(capsys, "train", *TINY, "train.tensorboard=true")
+    line = _error_line(capsys, "train", *TINY, "train.tensorboard=true")
     assert "pip install tensorboard" in line
 
 
 @pytest.mark.slow
-def test_supernet_starts_from_weights_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+def test_supernet_starts_from_given_weights(capsys: pytest.CaptureFixture[str]) -> None:
     tiny = "search_space=tiny"
     assert run(["train", *TINY, "run.dir=a", "run.supernets=x"]) == 0
     weights = _summary("a")["checkpoint"]
-    given = f"train.init_from={weights}"
-    assert run(["train", tiny, given, "train.epochs=0", "run.dir=b", "run.supernets=y"]) == 0
+    init_option = f"train.init_from={weights}"
+    assert run(["train", tiny, init_option, "train.epochs=0", "run.dir=b", "run.supernets=y"]) == 0
     assert "Nothing was trained" in capsys.readouterr().out
     assert _summary("a")["accuracy_random"] == _summary("b")["accuracy_random"]
-    assert run(["train", *TINY, given, "run.dir=c", "run.supernets=y"]) == 0
+    assert run(["train", *TINY, init_option, "run.dir=c", "run.supernets=y"]) == 0
     assert _summary("c")["accuracy_random"] != _summary("a")["accuracy_random"]
     assert _summary("c")["checkpoint"] != weights
     capsys.readouterr()
-    other = _refused(capsys, "train", "search_space=mbconv_small", given)
+    other = _error_line(capsys, "train", "search_space=mbconv_small", init_option)
     assert "does not fit the network of search_space=mbconv_small: " in other
     assert "weights are missing" in other
     state, ends = load_file(weights), ("model.classifier.", "model.headless.")
-    fewer = {name: w[:4].contiguous() for name, w in state.items() if name.startswith(ends)}
-    save_file(state | fewer, "four.safetensors")
+    classifier_rows = {
+        name: w[:4].contiguous() for name, w in state.items() if name.startswith(ends)
+    }
+    save_file(state | classifier_rows, "four.safetensors")
     four = "train.init_from=four.safetensors"
-    assert "has a classifier with another number" in _refused(
+    assert "has a classifier with another number" in _error_line(
         capsys, "train", tiny, four, "train.epochs=0"
     )
-    assert "needs train.init_from=FILE" in _refused(capsys, "train", tiny, "train.epochs=0")
+    assert "needs train.init_from=FILE" in _error_line(capsys, "train", tiny, "train.epochs=0")
 
 
 @pytest.mark.parametrize(
     "verb", [["train", "genotype=smallest"], ["search", "+target=npu", "accuracy=trained"]]
 )
-def test_weights_of_a_supernet_are_refused_where_networks_are_trained_alone(
+def test_single_network_rejects_supernet_weights(
     capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
-    line = _refused(capsys, *verb, "search_space=tiny", "train.init_from=x.pth", "train.epochs=0")
+    line = _error_line(
+        capsys, *verb, "search_space=tiny", "train.init_from=x.pth", "train.epochs=0"
+    )
     assert "train.init_from=x.pth has weights of a supernet" in line
     assert not list(Path().glob("runs/*/*"))
 
 
 @pytest.mark.parametrize("verb", [["train"], ["search", "+target=npu", "accuracy=supernet"]])
-def test_weights_that_are_missing_are_refused_before_anything_is_written(
+def test_missing_weights_are_reported_before_output(
     capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
-    line = _refused(capsys, *verb, "search_space=tiny", "train.init_from=missing.pth")
+    line = _error_line(capsys, *verb, "search_space=tiny", "train.init_from=missing.pth")
     assert "train.init_from=missing.pth: file not found" in line
     assert not list(Path().glob("runs/*/*"))

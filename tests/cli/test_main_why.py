@@ -1,4 +1,4 @@
-"""``why`` as its users start it."""
+"""The verb ``why`` on the command line."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return 512 networks of three choices; the fourth makes no difference."""
+    """Return a table of 512 networks with three choices."""
     rows = [
         {"a": a, "b": b, "c": c, "acc": 40 + 5 * a + 2 * b - 0.1 * c * a, "ms": 1.0 + a + 0.3 * b}
         for a in range(8)
@@ -46,7 +46,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _search(table: Path, folder: Path, *more: str, code: int = 0) -> list[Row]:
-    """Search in the table; return the candidates."""
+    """Search in the table and return the candidates."""
     arguments = [
         "search", "accuracy=table", "cost=table", f"benchmark.path={table}",
         "benchmark.genotype=[a,b,c]", "benchmark.accuracy=acc",
@@ -59,7 +59,7 @@ def _search(table: Path, folder: Path, *more: str, code: int = 0) -> list[Row]:
 
 @pytest.fixture
 def why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Why:
-    """Return what ``why`` prints, without its line breaks."""
+    """Return a function that runs ``why`` and returns its output without line breaks."""
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     monkeypatch.setenv("COLUMNS", "90")
 
@@ -75,30 +75,34 @@ def why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_members_of_the_front_and_what_they_beat(table: Path, tmp_path: Path, why: Why) -> None:
+def test_why_explains_front_member(table: Path, tmp_path: Path, why: Why) -> None:
     rows = _search(table, tmp_path / "r", "sampler=pareto", "n_trials=40", "seed=1")
-    listed = why(tmp_path / "r", "front")
-    members = [row for row in rows if row["id"] in listed]
-    assert f"Front of {len(members)} as searched (40 trials, finished)" in listed
-    late = max(members, key=lambda row: int(row["trial"]))
-    text = why(tmp_path / "r", late["id"][:6])
-    assert f"{late['id']}: on the front (trial {late['trial']}; 40 trials, finished)" in text
-    assert f"a={late['a']} b={late['b']} c={late['c']}" in text
+    front_text = why(tmp_path / "r", "front")
+    members = [row for row in rows if row["id"] in front_text]
+    assert f"Front of {len(members)} as searched (40 trials, finished)" in front_text
+    last_member = max(members, key=lambda row: int(row["trial"]))
+    text = why(tmp_path / "r", last_member["id"][:6])
+    assert (
+        f"{last_member['id']}: on the front (trial {last_member['trial']}; 40 trials, finished)"
+        in text
+    )
+    assert f"a={last_member['a']} b={last_member['b']} c={last_member['c']}" in text
     assert "by pareto: the highest expected gain of" in text
-    assert f"found {late['accuracy']:.4g}," in text
+    assert f"found {last_member['accuracy']:.4g}," in text
     assert "the interval. Of 30 such intervals of this search," in text
     assert "of the hypervolume of the front at that time." in text
     assert "Nothing beat it: it joined the front." in text
-    beaten = [
+    dominated = [
         row
         for row in rows
-        if row["accuracy"] <= late["accuracy"] and row["latency_ms"] >= late["latency_ms"]
+        if row["accuracy"] <= last_member["accuracy"]
+        and row["latency_ms"] >= last_member["latency_ms"]
     ]
-    assert f"It beats {len(beaten) - 1} of 39 others that were scored." in text
+    assert f"It beats {len(dominated) - 1} of 39 others that were scored." in text
     assert f"It is on the front of {len(members)}. Its neighbours there:" in text
 
 
-def test_dominated_candidates_and_what_beats_them(table: Path, tmp_path: Path, why: Why) -> None:
+def test_why_explains_dominated_candidate(table: Path, tmp_path: Path, why: Why) -> None:
     rows = _search(table, tmp_path / "r", "sampler=pareto", "n_trials=40", "seed=1")
     front = why(tmp_path / "r", "front")
     row = next(row for row in rows if row["id"] not in front)
@@ -117,7 +121,7 @@ def test_dominated_candidates_and_what_beats_them(table: Path, tmp_path: Path, w
         ("tpe", "one of the fixed first trials", "by tpe, which records no reasons"),
     ],
 )
-def test_other_samplers_say_what_they_record(
+def test_why_shows_records_of_other_samplers(
     table: Path, tmp_path: Path, why: Why, sampler: str, first: str, last: str
 ) -> None:
     rows = _search(table, tmp_path / "r", f"sampler={sampler}", "n_trials=12")
@@ -125,9 +129,7 @@ def test_other_samplers_say_what_they_record(
     assert last in why(tmp_path / "r", rows[-1]["id"])
 
 
-def test_infeasible_candidates_name_the_limit_that_binds(
-    table: Path, tmp_path: Path, why: Why
-) -> None:
+def test_why_names_binding_limit(table: Path, tmp_path: Path, why: Why) -> None:
     limit = ("sampler=random", "n_trials=12", "budget.latency_ms=4")
     rows = _search(table, tmp_path / "r", *limit)
     row = rows[1]  # the largest
@@ -140,7 +142,7 @@ def test_infeasible_candidates_name_the_limit_that_binds(
     assert "budget.latency_ms 4: 1 leaves 75 %." in text
 
 
-def test_run_in_which_nothing_fits(table: Path, tmp_path: Path, why: Why) -> None:
+def test_why_explains_infeasible_run(table: Path, tmp_path: Path, why: Why) -> None:
     limit = ("sampler=pareto", "n_trials=5", "budget.latency_ms=0.5")
     rows = _search(table, tmp_path / "r", *limit, code=2)
     text = why(tmp_path / "r", rows[0]["id"])
@@ -149,7 +151,7 @@ def test_run_in_which_nothing_fits(table: Path, tmp_path: Path, why: Why) -> Non
     assert "Front of 0" in why(tmp_path / "r", "front")
 
 
-def test_run_that_goes_on_is_read_and_not_touched(table: Path, tmp_path: Path, why: Why) -> None:
+def test_why_does_not_modify_running_search(table: Path, tmp_path: Path, why: Why) -> None:
     rows = _search(table, tmp_path / "r", "n_trials=12")
     folder = RunFolder(tmp_path / "r")
     manifest = folder.reopen()  # locked, as by a search
@@ -161,13 +163,11 @@ def test_run_that_goes_on_is_read_and_not_touched(table: Path, tmp_path: Path, w
 
 
 def _record(figures: dict[str, Quantity]) -> Row:
-    known = {name: figure.to_json() for name, figure in figures.items()}
-    return {"genotype": {}, "figures": known, "details": {}, "files": {}}
+    values = {name: figure.to_json() for name, figure in figures.items()}
+    return {"genotype": {}, "figures": values, "details": {}, "files": {}}
 
 
-def test_verified_figures_stand_beside_those_of_the_search(
-    table: Path, tmp_path: Path, why: Why
-) -> None:
+def test_why_shows_verified_figures(table: Path, tmp_path: Path, why: Why) -> None:
     _search(table, tmp_path / "r", "n_trials=12", "budget.latency_ms=4")
     folder = RunFolder(tmp_path / "r")
     front = why(folder.path, "front")
@@ -187,7 +187,7 @@ def test_verified_figures_stand_beside_those_of_the_search(
     record = _record(figures)
     folder.write_json(f"models/{first}.json", record)
     assert "is known when the run has finished" in why(folder.path, first)
-    for stays, words in ((True, "it stays within the budget"), (False, "it left the front")):
+    for stays, message_part in ((True, "it stays within the budget"), (False, "it left the front")):
         row = {"id": first, "verified_on_front": stays, "verified_fits_budget": True}
         row |= figures["latency_ms"].columns("verified_latency_ms")
         row |= Quantity(0.25, "measured").columns("accuracy")
@@ -195,53 +195,61 @@ def test_verified_figures_stand_beside_those_of_the_search(
         row |= figures["accuracy_int8"].columns("verified_accuracy_int8")
         objectives = {"accuracy": "max", "latency_ms": "min"}
         folder.write_json("front.json", {"objectives": objectives, "members": [row]})
-        assert f"By its own files {words}" in why(folder.path, first)
+        assert f"By its own files {message_part}" in why(folder.path, first)
     ratios = dict(zip(RATIOS, (0.95, 0.9, 1.1), strict=True))
     folder.write_json(f"models/{first}.json", record | {"details": ratios})
-    told = "it is not delivered: in int8 it takes 0.95 times (0.90 to 1.10) as long as in float32"
-    assert f"By its own files {told}" in why(folder.path, first)
+    message = (
+        "it is not delivered: in int8 it takes 0.95 times (0.90 to 1.10) as long as in float32"
+    )
+    assert f"By its own files {message}" in why(folder.path, first)
 
 
-def test_what_a_target_cannot_run_is_told_so() -> None:
+def test_why_names_target_that_cannot_run_network() -> None:
     figures = {name: Quantity(0.5, "measured") for name in ("accuracy", "a.latency_ms")}
     candidate = Candidate(0, Genotype("s", ()), figures)
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
-    explained = explain([candidate], candidate.id, objectives)
-    told = f"{candidate.id}: on no front for all targets, as one of them cannot run it"
-    assert _headline(explained, "1 trials, finished", None).startswith(told)
+    explanation = explain([candidate], candidate.id, objectives)
+    message = f"{candidate.id}: on no front for all targets, as one of them cannot run it"
+    assert _headline(explanation, "1 trials, finished", None).startswith(message)
 
 
-def _refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+def _error_line(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
     capsys.readouterr()
     assert run(["why", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
 
-def test_bad_input_is_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     folder = tmp_path / "r"
     _search(table, folder, "n_trials=12")
-    here = f"run={folder}"
-    assert "folder not found" in _refused(capsys, [f"run={tmp_path / 'x'}", "id=a"])
-    assert "not a run" in _refused(capsys, [f"run={tmp_path}", "id=a"])
-    assert run(["why", here]) == 0  # lists the front
-    assert "needs the folder of a search: write hwnas why RUN" in _refused(capsys, ["id=a"])
-    assert "none of 12 candidates has this id. Similar ids: " in _refused(capsys, [here, "id=xyz"])
-    # Hydra would read a number, which is infinite.
-    assert "id=1e5000000000: none of 12" in _refused(capsys, [here, "id=1e5000000000"])
-    assert "Unknown option 'idd'. Did you mean 'id'?" in _refused(capsys, [here, "idd=a"])
+    run_option = f"run={folder}"
+    assert "folder not found" in _error_line(capsys, [f"run={tmp_path / 'x'}", "id=a"])
+    assert "not a run" in _error_line(capsys, [f"run={tmp_path}", "id=a"])
+    assert run(["why", run_option]) == 0  # lists the front
+    assert "needs the folder of a search: write hwnas why RUN" in _error_line(capsys, ["id=a"])
+    assert "none of 12 candidates has this id. Similar ids: " in _error_line(
+        capsys, [run_option, "id=xyz"]
+    )
+    # Hydra would read an infinite number.
+    assert "id=1e5000000000: none of 12" in _error_line(capsys, [run_option, "id=1e5000000000"])
+    assert "Unknown option 'idd'. Did you mean 'id'?" in _error_line(capsys, [run_option, "idd=a"])
     (folder / "study.db").write_bytes(b"")
-    assert "cannot be read or written, or holds nothing yet" in _refused(capsys, [here, "id=a"])
+    assert "cannot be read or written, or holds nothing yet" in _error_line(
+        capsys, [run_option, "id=a"]
+    )
     (folder / "study.db").unlink()
-    assert "study.db is missing" in _refused(capsys, [here, "id=a"])
+    assert "study.db is missing" in _error_line(capsys, [run_option, "id=a"])
     (folder / "candidates.parquet").unlink()
     edit(folder, "status", "running")
-    assert "no trial is finished yet" in _refused(capsys, [here, "id=a"])
+    assert "no trial is finished yet" in _error_line(capsys, [run_option, "id=a"])
     RunFolder(folder).write_json("manifest.json", {"format": 2, "verb": "compare", "arguments": []})
-    assert "is of 'hwnas compare'. Give a search folder" in _refused(capsys, [here, "id=a"])
+    assert "is of 'hwnas compare'. Give a search folder" in _error_line(
+        capsys, [run_option, "id=a"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,11 +262,11 @@ def test_bad_input_is_one_line(
         ("benchmark.costs={a: b}", "++benchmark.costs={a: b}"),
     ],
 )
-def test_ids_reach_hydra_as_words(argument: str, expected: str) -> None:
+def test_ids_are_quoted_for_hydra(argument: str, expected: str) -> None:
     assert for_hydra(argument) == expected
 
 
-def test_help_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_help_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["why", "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("usage: hwnas why RUN [ID]")
@@ -266,7 +274,9 @@ def test_help_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert "search_space" not in text
 
 
-def test_search_with_a_supernet(tmp_path: Path, why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_explains_supernet_search(
+    tmp_path: Path, why: Why, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["search", *QUICK, "budget.sram_kib=1", "run.dir=r"]) == 2  # trains nothing
     rows = pq.read_table("r/candidates.parquet").to_pylist()

@@ -1,4 +1,4 @@
-"""Searches by many processes, and many searches at once, as their users start them."""
+"""Parallel searches and sweeps on the command line."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def _arguments(path: Path, *more: str) -> list[str]:
     return ["search", "accuracy=table", f"benchmark.path={path}", *SETTINGS, *more]
 
 
-def _started(arguments: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+def _start(arguments: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "log.txt").open("ab") as log:
         command = [sys.executable, "-m", "hwnas", *arguments]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -44,17 +44,17 @@ def _rows(folder: Path) -> list[Row]:
 
 
 def _workers(command: subprocess.Popen[bytes]) -> list[int]:
-    """Return the processes that a command started to evaluate."""
-    found = []
+    """Return the ids of the worker processes of a command."""
+    pids = []
     for task in Path("/proc").glob("[0-9]*/stat"):
         try:
             pid, _, rest = task.read_text().partition(" ")
-            started = "spawn_main" in Path("/proc", pid, "cmdline").read_text()
-            if int(rest.rpartition(") ")[2].split()[1]) == command.pid and started:
-                found.append(int(pid))
+            is_worker = "spawn_main" in Path("/proc", pid, "cmdline").read_text()
+            if int(rest.rpartition(") ")[2].split()[1]) == command.pid and is_worker:
+                pids.append(int(pid))
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return pids
 
 
 def _n_finished(url: str) -> int:
@@ -63,7 +63,7 @@ def _n_finished(url: str) -> int:
         with engine.connect() as connection:
             count = text("select count(*) from trials where state = 'COMPLETE'")
             return int(connection.execute(count).scalar() or 0)
-    except Exception:  # there are no tables yet
+    except Exception:  # no tables yet
         return 0
     finally:
         engine.dispose()
@@ -78,7 +78,7 @@ def _wait_for(url: str, n: int) -> None:
 
 
 @pytest.mark.slow
-def test_processes_of_one_command(
+def test_search_uses_worker_processes(
     table: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -100,14 +100,14 @@ def test_processes_of_one_command(
 
 
 @pytest.mark.slow
-def test_workers_end_with_a_command_that_is_killed(
+def test_workers_end_after_kill_of_command(
     table: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "run"
     url = f"sqlite:///{folder / 'study.db'}"
     arguments = _arguments(table, "sampler=tpe", f"run.dir={folder}", "study.workers=2")
-    command = _started([*arguments, "n_trials=1000"], tmp_path)
+    command = _start([*arguments, "n_trials=1000"], tmp_path)
     _wait_for(url, 5)
     workers = _workers(command)
     assert len(workers) == 2
@@ -120,13 +120,13 @@ def test_workers_end_with_a_command_that_is_killed(
     assert not any(Path("/proc", str(pid), "cmdline").exists() for pid in workers)
     n = _n_finished(url) + 10
     config = json.loads((folder / "manifest.json").read_text())["config"]
-    edit(folder, "config", config | {"n_trials": 5})  # of a user who asked for less
+    edit(folder, "config", config | {"n_trials": 5})  # as if fewer trials were requested
     assert run(["search", f"run.resume={folder}", f"n_trials={n}"]) == 0
     assert len(_rows(folder)) == n
 
 
 @pytest.mark.slow
-def test_commands_that_share_a_study_and_a_worker_that_is_killed(
+def test_shared_study_survives_killed_worker(
     table: Path,  # noqa: F811
     tmp_path: Path,
     postgresql: Server,
@@ -141,8 +141,8 @@ def test_commands_that_share_a_study_and_a_worker_that_is_killed(
     )
     folders = [tmp_path / "a", tmp_path / "b"]
     commands = [
-        _started(_arguments(table, *shared, f"run.dir={folders[0]}"), tmp_path),
-        _started(_arguments(table, *shared, "study.workers=2", f"run.dir={folders[1]}"), tmp_path),
+        _start(_arguments(table, *shared, f"run.dir={folders[0]}"), tmp_path),
+        _start(_arguments(table, *shared, "study.workers=2", f"run.dir={folders[1]}"), tmp_path),
     ]
     _wait_for(url, 20)
     victims = _workers(commands[1])
@@ -174,7 +174,7 @@ def _states(url: str) -> list[str]:
     return states
 
 
-def test_passwords_are_not_written(
+def test_manifest_hides_database_password(
     table: Path,  # noqa: F811
     tmp_path: Path,
     postgresql: Server,
@@ -183,9 +183,9 @@ def test_passwords_are_not_written(
     folder = tmp_path / "run"
     arguments = _arguments(table, f"study.storage={url}", "n_trials=5", f"run.dir={folder}")
     assert run(arguments) == 0
-    written = (folder / "manifest.json").read_text()
-    assert "geheim" not in written
-    assert url.replace(":geheim", "") in written
+    manifest = (folder / "manifest.json").read_text()
+    assert "geheim" not in manifest
+    assert url.replace(":geheim", "") in manifest
 
 
 @pytest.mark.slow
@@ -198,22 +198,22 @@ def test_sweep_runs_every_combination(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     swept = ("-m", "sampler=random,pareto", "seed=7", f"hydra/launcher={launcher}")
-    command = _started(_arguments(table, "n_trials=18", *swept), tmp_path)
+    command = _start(_arguments(table, "n_trials=18", *swept), tmp_path)
     assert command.wait(timeout=240) == 0, (tmp_path / "log.txt").read_text()
     (sweep,) = (tmp_path / "runs" / "multirun").iterdir()
-    found = [read_manifest(sweep / number) for number in "01"]
-    assert [m["config"]["sampler"]["name"] for m in found] == ["random", "pareto"]
-    assert [m["config"]["seed"] for m in found] == [7, 7]
-    assert [m["status"] for m in found] == ["finished"] * 2
+    manifests = [read_manifest(sweep / number) for number in "01"]
+    assert [m["config"]["sampler"]["name"] for m in manifests] == ["random", "pareto"]
+    assert [m["config"]["seed"] for m in manifests] == [7, 7]
+    assert [m["status"] for m in manifests] == ["finished"] * 2
     assert run(["search", f"run.resume={sweep / '1'}", "n_trials=20"]) == 0
     assert len(_rows(sweep / "1")) == 20
 
 
-def test_sweep_over_lists_of_targets_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_rejects_lists_of_targets(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["search", "-m", "+target=[npu,cpu]", "seed=0,1"]) == 2
     assert "-m starts one run for each target" in capsys.readouterr().err
 
 
-def test_processes_do_not_measure_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_measured_search_rejects_several_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["search", "+target=cpu", "cost=measured", "study.workers=2"]) == 2
     assert "would disturb each other's measurements" in capsys.readouterr().err

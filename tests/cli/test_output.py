@@ -29,20 +29,18 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ]  # fmt: skip
 
 
-def test_json_is_one_document_and_messages_are_on_stderr(
-    table: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_output_is_one_document(table: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*table, "json=true"]) == 0
     captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert found["path"] == "run"
-    assert [row["latency_ms"] for row in found["front"]] == [1.0, 2.0, 3.0]
+    content = json.loads(captured.out)
+    assert content["path"] == "run"
+    assert [row["latency_ms"] for row in content["front"]] == [1.0, 2.0, 3.0]
     assert "Took " in captured.err
     manifest = json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))
     assert "budget.latency_ms=3.0" in manifest["arguments"]
     assert not any("json" in argument for argument in manifest["arguments"])
-    assert run(["why", "run", found["front"][0]["id"], "json=true"]) == 0
-    assert json.loads(capsys.readouterr().out)["headline"].startswith(found["front"][0]["id"])
+    assert run(["why", "run", content["front"][0]["id"], "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["headline"].startswith(content["front"][0]["id"])
 
 
 def test_error_leaves_stdout_empty(table: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +51,7 @@ def test_error_leaves_stdout_empty(table: list[str], capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_lines_wrap_between_words_in_a_terminal_only(width: int) -> None:
+def test_lines_wrap_only_in_terminals(width: int) -> None:
     text = "data       " + "sentence " * 40
     command = f"  hwnas export {'a' * 200}"
     for is_terminal in (True, False):

@@ -1,4 +1,4 @@
-"""Errors of a unit in which all are small have digits wherever they are told."""
+"""Errors in small units are printed with significant digits."""
 
 from pathlib import Path
 
@@ -16,14 +16,14 @@ from hwnas.workflows.audit import AuditResult
 ERROR = Quantity(2.5e-12, "measured", 2.0e-12, 3.0e-12)
 
 
-def test_cells_and_cards_have_digits() -> None:
+def test_table_cells_and_cards_show_small_errors() -> None:
     assert export._cells("mae", ERROR) == ("2.5e-12", "2e-12 to 3e-12")
     assert train._cells("mae", ERROR) == ("2.5e-12", "2e-12 to 3e-12")
     assert card._interval_text("mae", ERROR.to_json()) == "2.5e-12 (2e-12 to 3e-12)"
     assert card._interval_text("accuracy", [0.91234, "measured", None, None]) == "0.9123"
 
 
-def test_audits_have_digits(tiny: SearchSpace) -> None:
+def test_audit_table_shows_small_errors(tiny: SearchSpace) -> None:
     finding = AuditFinding(
         AuditedNetwork("front", tiny.smallest()), ERROR, (ERROR, Quantity(4e-12, "measured"))
     )

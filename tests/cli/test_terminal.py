@@ -1,4 +1,4 @@
-"""Names and texts of users on the terminal, in tables and in cards."""
+"""User-defined names and texts on the terminal."""
 
 import io
 
@@ -10,7 +10,7 @@ from hwnas.core.errors import printable
 ODD = "a\x1b[31mb\x07\x9bc\u202e\rd\te\n"
 
 
-def test_control_characters_are_shown() -> None:
+def test_control_characters_are_escaped() -> None:
     assert printable(ODD) == r"a\x1b[31mb\x07\x9bc\u202e\rd" + "\te\n"
     file = io.StringIO()
     console = Terminal(file=file, width=200)

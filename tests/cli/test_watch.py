@@ -1,4 +1,4 @@
-"""What is said of a search that goes on."""
+"""Live view of a running search."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from hwnas.tasks.metrics.budget import Budget
 
 
 @dataclass
-class Kept:
+class FakeStudy:
     candidates: list[Candidate] = field(default_factory=list)
 
 
@@ -25,12 +25,12 @@ def _candidate(space: SearchSpace, trial: int, reason: str = "", **figures: floa
 
 
 def test_line_and_panel_have_best_front_and_feasibility(tiny: SearchSpace) -> None:
-    kept = Kept()
+    study = FakeStudy()
     watch = LiveView(
-        kept, [SearchView("", ("accuracy", "latency_ms", "flash_kib"), {"latency_ms": 2.0})]
+        study, [SearchView("", ("accuracy", "latency_ms", "flash_kib"), {"latency_ms": 2.0})]
     )
     assert not watch.look()
-    kept.candidates = [
+    study.candidates = [
         _candidate(tiny, 1, accuracy=0.9, latency_ms=1.0, flash_kib=8.0),
         _candidate(tiny, 2, "too slow", latency_ms=3.0, flash_kib=8.0),
     ]
@@ -39,32 +39,32 @@ def test_line_and_panel_have_best_front_and_feasibility(tiny: SearchSpace) -> No
         "best accuracy 0.9000 at 1 ms, 8 KiB flash, front 1 network (newest: trial 1), "
         "50% fit the budget"
     )
-    # Of an earlier trial, finished later by another worker: it stands first.
-    kept.candidates.insert(0, _candidate(tiny, 0, accuracy=0.5, latency_ms=0.5, flash_kib=16.0))
+    # An earlier trial that another worker finished later comes first.
+    study.candidates.insert(0, _candidate(tiny, 0, accuracy=0.5, latency_ms=0.5, flash_kib=16.0))
     assert watch.look()
     assert not watch.look()
     assert "front 2 networks (newest: trial 1), 67% fit the budget" in watch.line()
     console = Console(width=80)
     with console.capture() as captured:
         console.print(watch.panel())
-    shown = captured.get()
-    assert "0.9000 at 1 ms, 8 KiB flash" in shown
+    output = captured.get()
+    assert "0.9000 at 1 ms, 8 KiB flash" in output
 
 
-def test_errors_in_small_units_have_digits(tiny: SearchSpace) -> None:
-    watch = LiveView(Kept([_candidate(tiny, 0, mae=2.5e-12, latency_ms=0.5)]), [
+def test_line_shows_errors_in_small_units(tiny: SearchSpace) -> None:
+    watch = LiveView(FakeStudy([_candidate(tiny, 0, mae=2.5e-12, latency_ms=0.5)]), [
         SearchView("", ("mae", "latency_ms"), {"latency_ms": 1.0})
     ])  # fmt: skip
     watch.look()
     assert watch.line().startswith("best mean absolute error 2.5e-12 at 0.5 ms")
 
 
-def test_targets_have_views_of_their_own(tiny: SearchSpace) -> None:
+def test_each_target_has_its_own_view(tiny: SearchSpace) -> None:
     objectives, budget = ("accuracy", "latency_ms"), Budget({"latency_ms": 1.0})
     targets = Targets({"npu": budget, "cpu": budget})
     views = [targets.view(t, objectives) for t in targets.budgets]
     both = [_candidate(tiny, 0, accuracy=0.9, npu__latency_ms=0.5, cpu__latency_ms=1.5)]
-    watch = LiveView(Kept(both), views)
+    watch = LiveView(FakeStudy(both), views)
     watch.look()
     assert watch.line() == (
         "npu: best accuracy 0.9000 at 0.5 ms, front 1 network (newest: trial 0), "

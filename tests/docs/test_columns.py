@@ -1,4 +1,4 @@
-"""Every column of the files of a search is on the page of columns."""
+"""The reference page documents every column of search files."""
 
 import re
 import zipfile
@@ -36,8 +36,8 @@ def test_columns_are_documented(name: str) -> None:
         assert files
         for path in files:
             with archive.open(path) as file:
-                read = (
+                read_file = (
                     pyarrow.parquet.read_table if name.endswith("parquet") else pyarrow.csv.read_csv
                 )
-                columns = read(file).column_names
+                columns = read_file(file).column_names
             assert [c for c in columns if not _is_documented(c)] == [], path

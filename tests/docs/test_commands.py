@@ -1,4 +1,4 @@
-"""Commands in the documentation have verbs and options that exist."""
+"""Commands in the documentation use existing verbs and options."""
 
 import re
 import shlex
@@ -32,18 +32,18 @@ def _commands() -> Iterator[tuple[str, str]]:
 COMMANDS = [*dict.fromkeys(_commands())]
 
 
-def test_there_are_commands() -> None:
+def test_documentation_contains_commands() -> None:
     assert len(COMMANDS) > 100
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
-def test_options_exist(page: str, command: str) -> None:
+def test_command_options_exist(page: str, command: str) -> None:
     verb, *arguments = shlex.split(command.partition(" > ")[0], comments=True)
     assert verb in VERBS
     is_table = "accuracy=table" in arguments
     schema = SCHEMAS.get("tabular" if is_table else "search" if verb == "resume" else verb)
     options = [] if schema is None else [option.name for option in iter_options(schema)]
-    known = {*GROUPS, "json", *options}
+    known_options = {*GROUPS, "json", *options}
     for argument in arguments:
         name, is_option, value = argument.partition("=")
         name = re.sub(rf"^({'|'.join(TARGETS)})\.", "", name.lstrip("+"))
@@ -51,7 +51,7 @@ def test_options_exist(page: str, command: str) -> None:
             limit = name.removeprefix("budget.")
             assert limit in [*metrics.cost_names(), *map(short_name, metrics.cost_names())]
         elif is_option and not name.startswith(("-", *OPEN)):
-            assert name in known, f"{page}: {argument}"
+            assert name in known_options, f"{page}: {argument}"
         if name == "target" and value and "{" not in value:
-            own = {"myboard", "mydevice", "TARGET", "NAME", "A", "B"}
-            assert {*re.split(r"[\[\],]+", value.strip("[]"))} <= {*TARGETS, *own}
+            placeholders = {"myboard", "mydevice", "TARGET", "NAME", "A", "B"}
+            assert {*re.split(r"[\[\],]+", value.strip("[]"))} <= {*TARGETS, *placeholders}

@@ -1,4 +1,4 @@
-"""The page of error messages quotes messages that exist."""
+"""The page of error messages quotes existing messages."""
 
 import ast
 import re
@@ -30,12 +30,12 @@ def _texts() -> Iterator[str]:
 TEXTS = [*_texts()]
 
 
-def test_there_are_messages() -> None:
+def test_page_quotes_messages() -> None:
     assert len(QUOTED) > 40
 
 
 @pytest.mark.parametrize("message", QUOTED)
-def test_message_exists(message: str) -> None:
+def test_quoted_message_exists(message: str) -> None:
     parts = [part.strip(" .'") for part in message.split("…")]
     parts = [part for part in parts if len(part) > 2]
     assert any(all(part in text for part in parts) for text in TEXTS), parts

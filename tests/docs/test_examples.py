@@ -1,4 +1,4 @@
-"""YAML files in the how-to guides are read by the commands that they are for."""
+"""YAML and Python examples in the how-to guides are valid."""
 
 import ast
 import json
@@ -42,19 +42,19 @@ def _write_examples(page: str, folder: Path) -> None:
         path.write_text(content)
 
 
-def test_search_space(tmp_path: Path) -> None:
+def test_search_space_example_loads(tmp_path: Path) -> None:
     _write_examples("own-search-space.md", tmp_path)
     space = load_space(tmp_path / "my.yaml")
     family_of(space)
     assert space.options("resolution") == (32, 48, 64)
 
 
-def test_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_example_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _write_examples("own-board.md", tmp_path)
     monkeypatch.chdir(tmp_path)
     assert ethosu.vela.__file__ is not None
-    shipped = Path(ethosu.vela.__file__).parents[1] / "config_files" / "Arm" / "vela.ini"
-    ini = shipped.read_text().replace("Ethos_U55_High_End_Embedded", "My_Board")
+    shipped_file = Path(ethosu.vela.__file__).parents[1] / "config_files" / "Arm" / "vela.ini"
+    ini = shipped_file.read_text().replace("Ethos_U55_High_End_Embedded", "My_Board")
     Path("mydir", "vela.ini").write_text(ini.replace("core_clock=500e6", "core_clock=200e6"))
     config = compose("search", ["--config-dir", "mydir", "+target=myboard"])
     assert config.cost == "vela"
@@ -62,22 +62,22 @@ def test_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert backend.user_file() == Path("mydir", "vela.ini")
 
 
-def test_service_and_fleet(tmp_path: Path) -> None:
+def test_service_and_fleet_examples_load(tmp_path: Path) -> None:
     _write_examples("fleet/plan.md", tmp_path)
     service = read_service(tmp_path / "service.yaml")
     assert read_fleet(tmp_path / "fleet.yaml", service).devices["next"].sketch
 
 
-def test_arrays_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_array_file_example_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.array([0, 1, 0, 1])}
     data |= {f"test_{name}": values for name, values in data.items()}
     exec(_python("own-images.md", "np.savez("), data)
-    found = read_arrays(Path("mine.npz"), tasks.get("classification"))
-    assert {*found.images} == {"train", "test"}
+    arrays = read_arrays(Path("mine.npz"), tasks.get("classification"))
+    assert {*arrays.images} == {"train", "test"}
 
 
-def test_choices_are_added_to_measurements(tmp_path: Path, tiny: SearchSpace) -> None:
+def test_script_adds_choices_to_measurements(tmp_path: Path, tiny: SearchSpace) -> None:
     (tmp_path / "models").mkdir()
     genotype = tiny.smallest()
     content = json.dumps({"genotype": genotype.to_dict()})
@@ -89,8 +89,8 @@ def test_choices_are_added_to_measurements(tmp_path: Path, tiny: SearchSpace) ->
     command = [sys.executable, *map(str, files)]
     subprocess.run(command, check=True)
     facts = {"batch": 1, "dtype": "int8", "threads": 1}
-    found = read_measurements([tmp_path / "measured.csv"], tiny, facts, 0.03)
-    assert found.ms == {genotype: 0.5}
+    measurements = read_measurements([tmp_path / "measured.csv"], tiny, facts, 0.03)
+    assert measurements.ms == {genotype: 0.5}
 
 
 API = re.findall(
@@ -101,7 +101,7 @@ API = re.findall(
 
 
 @pytest.mark.parametrize("code", API)
-def test_example_of_the_api_names_functions_that_exist(code: str) -> None:
+def test_api_example_calls_existing_functions(code: str) -> None:
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
     called = [ast.unparse(call.func) for call in calls]
     names = [name.partition(".")[2] for name in called if name.startswith("hwnas.")]

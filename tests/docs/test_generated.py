@@ -1,4 +1,4 @@
-"""Generated pages of the documentation are those of the code."""
+"""Generated pages of the documentation are up to date."""
 
 import json
 import runpy
@@ -24,17 +24,17 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
-def test_page_is_up_to_date(path: Path) -> None:
+def test_generated_page_is_up_to_date(path: Path) -> None:
     assert path.read_text() == GENERATED[path], "run: python docs/generate"
 
 
-def test_no_page_is_left_over() -> None:
+def test_no_generated_page_is_obsolete() -> None:
     pages = {*(ROOT / "docs" / "reference" / "cli").iterdir()}
     assert pages <= {*GENERATED}, "run: python docs/generate"
 
 
 @pytest.mark.parametrize("verb", SCHEMAS)
-def test_every_option_has_a_sentence(verb: str) -> None:
+def test_every_option_has_description(verb: str) -> None:
     sentences = option_sentences(SCHEMAS[verb])
     options = iter_options(SCHEMAS[verb])
     missing = [option.name for option in options if not sentences[option.name]]
@@ -49,7 +49,7 @@ def test_shipped_files_match_their_schema(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong"),
+    ("kind", "content"),
     [
         ("search-space", {"family": "mbconv", "choices": {"resolution": []}}),
         ("target", {"defaults": ["npu"], "clock_mhz": 0}),
@@ -58,9 +58,9 @@ def test_shipped_files_match_their_schema(kind: str) -> None:
         ("fleet", {"devices": {"d": {"region": "r", "buy": "borrowed", "quota": 1}}}),
     ],
 )
-def test_schema_refuses_wrong_content(kind: str, wrong: dict[str, Any]) -> None:
+def test_schema_rejects_invalid_content(kind: str, content: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(wrong, _schema(kind))
+        jsonschema.validate(content, _schema(kind))
 
 
 def _schema(kind: str) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _schema(kind: str) -> dict[str, Any]:
     return schema
 
 
-def test_every_target_and_budget_is_on_its_page() -> None:
+def test_every_target_budget_and_dataset_is_documented() -> None:
     for group, page in (("target", "targets"), ("budget", "budgets"), ("dataset", "datasets")):
         text = GENERATED[ROOT / "docs" / "reference" / f"{page}.md"]
         for name in package.entries(package.ROOT / "conf" / group):

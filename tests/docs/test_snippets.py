@@ -1,4 +1,4 @@
-"""The snippets of the how-to guides for Python and C give the answers of the export's proof."""
+"""Snippets of the how-to guides for Python and C reproduce the export's proof."""
 
 import json
 import re
@@ -33,21 +33,21 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _answers(code: str, capsys: pytest.CaptureFixture[str]) -> list[int]:
+def _predictions(code: str, capsys: pytest.CaptureFixture[str]) -> list[int]:
     variables: dict[str, Any] = {}
     exec(NORMALISE + code, variables)
     return [int(number) for number in re.findall(r"\d+", capsys.readouterr().out)]
 
 
-def test_all_runtimes_agree(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    onnx = _answers(ONNX, capsys)
+def test_snippets_of_all_runtimes_agree(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx = _predictions(ONNX, capsys)
     assert len(onnx) == 256
-    assert _answers(LITERT, capsys) == onnx
-    in_float = _answers(TORCH, capsys)
-    assert np.mean(np.equal(in_float, onnx)) > 0.8
+    assert _predictions(LITERT, capsys) == onnx
+    float_predictions = _predictions(TORCH, capsys)
+    assert np.mean(np.equal(float_predictions, onnx)) > 0.8
 
 
-def test_photo_becomes_an_input(export: Path) -> None:
+def test_photo_snippet_gives_network_input(export: Path) -> None:
     spec = json.loads((export / "preprocessing.json").read_text())
     (export / "preprocessing.json").write_text(json.dumps({**spec, "decoded_side": 8}))
     Image.new("RGB", (40, 30), "white").save("photo.jpg")
@@ -57,7 +57,7 @@ def test_photo_becomes_an_input(export: Path) -> None:
     assert variables["images"].min() > 250
 
 
-def test_int8_references_have_the_error_of_the_proof(export: Path) -> None:
+def test_int8_reference_snippet_has_error_of_proof(export: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", C_PAGE, re.M | re.S)
     exec(code, {})
     proof = json.loads((export / "proof.json").read_text())

@@ -1,4 +1,4 @@
-"""Programs in a Python of their own that has some packages not installed."""
+"""Programs in a separate Python process where some packages cannot be imported."""
 
 import os
 import re
@@ -23,7 +23,7 @@ sys.argv = {arguments!r}
 
 _GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "use-in-python.md"
 
-#: All that runners and ``verify`` do without.
+#: Packages that runners and ``verify`` do not need.
 LARGE = (
     "torch", "optuna", "datasets", "sklearn", "pyarrow", "matplotlib", "moocore", "onnx", "scipy",
     "sqlalchemy", "PIL", "pandas", "torch_pruning", "ethosu",
@@ -33,10 +33,12 @@ LARGE = (
 def run_snippet(
     module: str, folder: Path, *, blocked: Sequence[str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run what the guide shows to use ``module`` with, in the folder of an export."""
-    begin, *ways = re.findall(r"```python\n(.*?)```", _GUIDE.read_text(), re.DOTALL)
-    (way,) = [text for text in ways if text.startswith((f"import {module}\n", f"from {module}."))]
-    (folder / "snippet.py").write_text(begin + way)
+    """Run the guide's snippet for ``module`` in the folder of an export."""
+    begin, *snippets = re.findall(r"```python\n(.*?)```", _GUIDE.read_text(), re.DOTALL)
+    (snippet,) = [
+        text for text in snippets if text.startswith((f"import {module}\n", f"from {module}."))
+    ]
+    (folder / "snippet.py").write_text(begin + snippet)
     start = "sys.path.insert(0, '.'); runpy.run_path('snippet.py')"
     return _run(start, ["snippet.py"], blocked, folder)
 

@@ -1,4 +1,4 @@
-"""A device that is a worker and plans, without a latency table that anything is in."""
+"""A device with a worker and plans, and an empty latency table."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ from hwnas.hardware.runtimes.pool import RetryingPool
 from hwnas.models.graph import OpSpec
 
 
-class Lent:
+class FakeDevice:
     def __init__(self, worker: RetryingPool, plan: Callable[[OpSpec], str]):
         self.worker, self._plan, self.table = worker, plan, LatencyTable(Path("none"))
 

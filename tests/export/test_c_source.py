@@ -1,4 +1,4 @@
-"""The C files of an export, compiled on this machine; LiteRT takes the place of TFLite Micro."""
+"""C files of an export, compiled on this machine with LiteRT in place of TFLite Micro."""
 
 import json
 import shutil
@@ -34,8 +34,8 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _built(folder: Path, files: dict[str, str]) -> Path:
-    """Compile C files with the stub of TFLite Micro; return the program."""
+def _compile(folder: Path, files: dict[str, str]) -> Path:
+    """Compile C files with a stub of TFLite Micro; return the program."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True, parents=True)
@@ -61,24 +61,22 @@ def _files(export: Path, name: str, classes: tuple[str, ...]) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def program(export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the program of the C files of the int8 network."""
-    return _built(tmp_path_factory.mktemp("c"), _files(export, "model.int8.tflite", LABELS))
+    return _compile(tmp_path_factory.mktemp("c"), _files(export, "model.int8.tflite", LABELS))
 
 
-def test_array_has_the_bytes_of_the_file(export: Path, tmp_path: Path, program: Path) -> None:
-    done = subprocess.run([program, "model"], capture_output=True, check=True)
-    assert done.stdout == (export / "model.int8.tflite").read_bytes()
+def test_c_array_has_bytes_of_model_file(export: Path, tmp_path: Path, program: Path) -> None:
+    completed = subprocess.run([program, "model"], capture_output=True, check=True)
+    assert completed.stdout == (export / "model.int8.tflite").read_bytes()
     name = "model.vela.tflite"
     files = _files(export, name, LABELS)
-    program = _built(tmp_path, files)
-    done = subprocess.run([program, "model"], capture_output=True, check=True)
-    assert done.stdout == (export / name).read_bytes()
+    program = _compile(tmp_path, files)
+    completed = subprocess.run([program, "model"], capture_output=True, check=True)
+    assert completed.stdout == (export / name).read_bytes()
     assert "MicroMutableOpResolver<1> resolver;" in files["c/example.cc"]
     assert "resolver.AddEthosU()" in files["c/example.cc"]
 
 
-def test_example_gives_the_numbers_of_the_proof(
-    export: Path, tmp_path: Path, program: Path
-) -> None:
+def test_c_example_reproduces_proof(export: Path, tmp_path: Path, program: Path) -> None:
     with np.load(export / "images.npz") as content:
         pixels, expected = content["pixels"], content["expected"]
     (tmp_path / "pixels").write_bytes(pixels.tobytes())
@@ -104,8 +102,8 @@ def test_example_gives_the_numbers_of_the_proof(
     labels, confidences = zip(*(line.rsplit(" ", 1) for line in lines), strict=True)
     classes = [LABELS.index(label) for label in labels]
     assert classes == values.argmax(1).tolist()
-    odds = np.exp(values - values.max(1, keepdims=True))
-    assert np.allclose([float(c) for c in confidences], 1 / odds.sum(1), atol=1e-5)
+    exponentials = np.exp(values - values.max(1, keepdims=True))
+    assert np.allclose([float(c) for c in confidences], 1 / exponentials.sum(1), atol=1e-5)
     proof = json.loads((export / "proof.json").read_text())
     agreement = proof["artefacts"]["model.int8.tflite"]["agreement"]
     assert np.mean(classes == expected.argmax(1)) == pytest.approx(agreement["same"])
@@ -113,21 +111,21 @@ def test_example_gives_the_numbers_of_the_proof(
 
 
 @pytest.mark.parametrize("size", [(12, 12), (40, 31), (480, 640), (7, 9)])
-def test_resize_is_that_of_training_images(program: Path, size: tuple[int, int]) -> None:
+def test_c_resize_equals_pillow(program: Path, size: tuple[int, int]) -> None:
     image = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     command = [str(program), "resize", *map(str, size)]
-    done = subprocess.run(command, input=image.tobytes(), capture_output=True, check=True)
+    completed = subprocess.run(command, input=image.tobytes(), capture_output=True, check=True)
     side = min(size)
     top, left = ((n - side) // 2 for n in size)
     square = Image.fromarray(image[top : top + side, left : left + side])
     for n in (8, 12):  # decoded and input sides
         square = square.resize((n, n), Image.Resampling.BILINEAR)
     expected: NDArray[np.uint8] = np.asarray(square)
-    found = np.frombuffer(done.stdout, np.uint8).reshape(12, 12)
-    assert np.abs(found.astype(int) - expected).max() <= 1
+    resized = np.frombuffer(completed.stdout, np.uint8).reshape(12, 12)
+    assert np.abs(resized.astype(int) - expected).max() <= 1
 
 
-def test_values_of_a_regression_are_in_their_unit(export: Path) -> None:
+def test_regression_outputs_are_in_their_unit(export: Path) -> None:
     task = RegressionTask(("x",) * 10, (0.5,) * 10, (1.0,) * 10, 1.0, 1.0)
     name = "model.int8.tflite"
     images = {"mean": [0.5], "std": [0.25], "decoded_side": 8}
@@ -136,7 +134,7 @@ def test_values_of_a_regression_are_in_their_unit(export: Path) -> None:
     assert "hwnas_classify" not in files["c/network.c"]
 
 
-def test_file_with_floats_is_refused(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float_model_raises(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwnas.hardware.backends.vela.compiler.TensorType.INT8", 99)
     with pytest.raises(CompileError, match="must be int8"):
         compiler.read_interface((export / "model.int8.tflite").read_bytes())

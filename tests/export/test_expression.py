@@ -28,7 +28,7 @@ ROWS = [
         ("accuracy > 0.99", []),
     ],
 )
-def test_limits(limits: str, rows: list[int]) -> None:
+def test_limits_select_rows(limits: str, rows: list[int]) -> None:
     for text in (
         f"where {limits}",
         f"accuracy max where {limits}",
@@ -38,7 +38,7 @@ def test_limits(limits: str, rows: list[int]) -> None:
         assert [i for i, row in enumerate(ROWS) if query.holds(row)] == rows
 
 
-def test_goal_is_a_column_and_its_direction() -> None:
+def test_goal_has_column_and_direction() -> None:
     query = parse("accuracy max", COLUMNS)
     assert (query.column, query.maximise, [*query.limits]) == ("accuracy", True, [])
     query = parse("npu.latency_ms min where accuracy > 0.5", COLUMNS)
@@ -58,23 +58,23 @@ def test_goal_is_a_column_and_its_direction() -> None:
         "where latency_ms < 1 or accuracy > 0",
     ],
 )  # fmt: skip
-def test_another_form_is_refused_with_the_allowed_one(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"expected \[COLUMN max\|min\]") as caught:
+def test_invalid_expression_names_allowed_form(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected \[COLUMN max\|min\]") as error:
         parse(text, COLUMNS)
-    assert "Columns: accuracy, flash_kib, latency_ms, npu.latency_ms." in str(caught.value)
+    assert "Columns: accuracy, flash_kib, latency_ms, npu.latency_ms." in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
     [("acuracy max", "acuracy"), ("where accuracy.__class__ < 1", "accuracy.__class__")],
 )
-def test_unknown_column_is_refused(text: str, name: str) -> None:
+def test_unknown_column_raises(text: str, name: str) -> None:
     with pytest.raises(ConfigError, match=f"Unknown column '{name}'. Did you mean 'accuracy'"):
         parse(text, COLUMNS)
 
 
 @pytest.mark.parametrize("target", ["npu-a", "my board", "4pi", "1e3", "müller", "x or npu"])
-def test_columns_of_targets_are_known_whatever_targets_are_called(target: str) -> None:
+def test_target_columns_support_unusual_names(target: str) -> None:
     column = f"{target}.latency_ms"
     columns = ("accuracy", "latency_ms", column, f"{column[1:]}")
     assert parse(f"{column} min", columns).column == column
@@ -85,14 +85,14 @@ def test_columns_of_targets_are_known_whatever_targets_are_called(target: str) -
         parse(f"{column}x min", columns)
 
 
-def test_any_text_is_parsed_or_refused() -> None:
+def test_random_text_is_parsed_or_raises() -> None:
     rng = random.Random(0)
     words = [*COLUMNS, "max", "min", "where", "and", "<", "<=", "1", "-.5e3"]
-    n_read = 0
+    n_parsed = 0
     for _ in range(5000):
         text = " ".join(rng.choice(words) for _ in range(rng.randrange(9)))
         with contextlib.suppress(ConfigError):
             query = parse(text, COLUMNS)
             assert isinstance(query.holds(dict.fromkeys(COLUMNS, math.nan)), bool)
-            n_read += 1
-    assert n_read > 10
+            n_parsed += 1
+    assert n_parsed > 10

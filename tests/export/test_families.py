@@ -1,4 +1,4 @@
-"""Every artefact of random networks of every family does what the network in torch does."""
+"""Artefacts of random networks of each family agree with torch."""
 
 import copy
 import dataclasses
@@ -43,26 +43,26 @@ from hwnas.tasks.classification import ClassificationTask
 from hwnas.training.data import ImageData, InMemorySplit
 from tests.conftest import few_of, target
 from tests.export.blocked import LARGE, run_file, run_snippet
-from tests.export.fakes import Lent
+from tests.export.fakes import FakeDevice
 from tests.hardware.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
 
 SPACES = ("tiny", "mbconv_mixed", "resnet_small", "vit_small")
-#: How many networks of each are exported.
+#: Number of exported networks per space.
 FEW_OR_MANY = (3, pytest.param(20, marks=pytest.mark.slow))
 
 
-def network(where: SearchSpace, genotype: Genotype, task: Signature) -> tuple[nn.Module, Graph]:
-    """Return a network whose batch norm has seen images."""
-    family = families.get(where.family)
-    built = family.build(where, genotype, task)
-    resolution = family.resolution(where, genotype)
-    built.train()
+def network(space: SearchSpace, genotype: Genotype, task: Signature) -> tuple[nn.Module, Graph]:
+    """Return a network with batch-norm statistics and its graph."""
+    family = families.get(space.family)
+    module = family.build(space, genotype, task)
+    resolution = family.resolution(space, genotype)
+    module.train()
     with torch.no_grad():
-        built(torch.randn(16, task.in_channels, resolution, resolution))
-    return built.eval(), family.lower(where, genotype, task)
+        module(torch.randn(16, task.in_channels, resolution, resolution))
+    return module.eval(), family.lower(space, genotype, task)
 
 
-def finished(module: nn.Module, lowered: Graph, images: torch.Tensor) -> DeployableNetwork:
+def deployable(module: nn.Module, lowered: Graph, images: torch.Tensor) -> DeployableNetwork:
     int8, folded = None, fold_batch_norm(copy.deepcopy(module))
     try:
         check_int8(lowered)
@@ -72,7 +72,7 @@ def finished(module: nn.Module, lowered: Graph, images: torch.Tensor) -> Deploya
     return DeployableNetwork(folded, lowered, int8)
 
 
-def images_for(task: Signature) -> ImageData:
+def image_data(task: Signature) -> ImageData:
     split = InMemorySplit(
         torch.zeros(4, 8, 8, task.in_channels, dtype=torch.uint8), torch.arange(4)
     )
@@ -89,7 +89,7 @@ def write(files: dict[str, bytes], folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("n", FEW_OR_MANY)
 @pytest.mark.parametrize(
-    ("name", "made_for"),
+    ("name", "target_name"),
     [
         ("tiny", "npu"),
         ("tiny", "ethos_u55_256"),
@@ -99,24 +99,26 @@ def write(files: dict[str, bytes], folder: Path) -> None:
     ],
 )
 def test_artefacts_of_random_networks_agree_with_torch(
-    name: str, made_for: str, n: int, tmp_path: Path
+    name: str, target_name: str, n: int, tmp_path: Path
 ) -> None:
-    where, task, rng = (
+    space, task, rng = (
         spaces.load_space(spaces.find(name)),
         Signature(3, 7),
         random.Random(name),
     )
-    device = target(made_for)
+    device = target(target_name)
     if name == "vit_small":
         device = dataclasses.replace(device, dtype="float32")
     torch.manual_seed(0)
-    genotypes = {g.id: g for g in (where.sample(rng) for _ in range(n))}
+    genotypes = {g.id: g for g in (space.sample(rng) for _ in range(n))}
     for genotype in genotypes.values():
-        module, lowered = network(where, genotype, task)
+        module, lowered = network(space, genotype, task)
         side = lowered[0].op.in_shape[1]
         images = torch.randn(24, 3, side, side)
-        done = finished(module, lowered, images)
-        files = artefacts.build(done, device, images_for(task), "Network.", _of(device, None))
+        deployable_network = deployable(module, lowered, images)
+        files = artefacts.build(
+            deployable_network, device, image_data(task), "Network.", _artefacts(device, None)
+        )
         write(files, tmp_path)
         with torch.inference_mode():
             expected = module(images).numpy()
@@ -125,12 +127,12 @@ def test_artefacts_of_random_networks_agree_with_torch(
         ]
         assert len(names) == (2 if name == "vit_small" else 4)
         for kind in names:
-            near = agreement(
-                images_for(task).task,
+            result = agreement(
+                image_data(task).task,
                 runtimes.session(tmp_path, kind, None).run(images.numpy()),
                 expected,
             )
-            check = near.check(kind, runtimes.kinds()[kind].dtype)
+            check = result.check(kind, runtimes.kinds()[kind].dtype)
             assert check.holds, f"{genotype.to_dict()}: {check}"
             if kind.endswith(".onnx"):
                 assert check_opset(files[kind]) == OPSET
@@ -138,8 +140,8 @@ def test_artefacts_of_random_networks_agree_with_torch(
                 assert loaded.graph.input[0].type.tensor_type.shape.dim[0].dim_param == BATCH
 
 
-class Direct:
-    """Does in this process what a worker does in another."""
+class LocalWorker:
+    """Worker that runs in this process."""
 
     def __init__(self, device: Target):
         engine = TvmEngine(device, open_device(device, Remote()))
@@ -151,59 +153,63 @@ class Direct:
 
 
 @contextmanager
-def library(device: Target) -> Iterator[Lent]:
-    direct = Direct(device)
-    yield Lent(cast(RetryingPool, direct.bench), direct.plan)
+def local_device(device: Target) -> Iterator[FakeDevice]:
+    worker = LocalWorker(device)
+    yield FakeDevice(cast(RetryingPool, worker.bench), worker.plan)
 
 
-def _of(device: Target, made: Lent | None) -> Artefacts:
-    return base.backend_of(device).artefacts(made)
+def _artefacts(device: Target, lent: FakeDevice | None) -> Artefacts:
+    return base.backend_of(device).artefacts(lent)
 
 
 @pytest.mark.parametrize("n", [1, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", few_of(["tiny", "vit_small", "resnet_small", "mbconv_mixed"], 2))
 def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_path: Path) -> None:
-    where, task, rng = (
+    space, task, rng = (
         spaces.load_space(spaces.find(name)),
         Signature(1, 10),
         random.Random(name),
     )
     torch.manual_seed(0)
-    genotypes = {g.id: g for g in (where.sample(rng) for _ in range(n))}
+    genotypes = {g.id: g for g in (space.sample(rng) for _ in range(n))}
     device = target("cpu")
-    with library(device) as made:
+    with local_device(device) as lent:
         for genotype in genotypes.values():
-            module, lowered = network(where, genotype, task)
+            module, lowered = network(space, genotype, task)
             side = lowered[0].op.in_shape[1]
             images = torch.randn(5, 1, side, side)
-            done = finished(module, lowered, images)
-            files = artefacts.build(done, device, images_for(task), "Network.", _of(device, made))
-            folder = tmp_path / genotype.id  # one that is loaded cannot be written over
+            deployable_network = deployable(module, lowered, images)
+            files = artefacts.build(
+                deployable_network, device, image_data(task), "Network.", _artefacts(device, lent)
+            )
+            folder = tmp_path / genotype.id  # a loaded library cannot be overwritten
             folder.mkdir()
             write(files, folder)
             with torch.inference_mode():
                 expected = module(images).numpy()
             for kind in ("model.so", "model.tar"):
-                found = runtimes.session(folder, kind, made.worker).run(images.numpy())
-                check = agreement(images_for(task).task, found, expected).check(kind, "float32")
+                outputs = runtimes.session(folder, kind, lent.worker).run(images.numpy())
+                check = agreement(image_data(task).task, outputs, expected).check(kind, "float32")
                 assert check.holds, f"{genotype.to_dict()}: {check}"
-                assert np.isfinite(found).all()
+                assert np.isfinite(outputs).all()
 
 
 @pytest.mark.slow
-def test_runner_needs_tvm_alone_and_libraries_are_linked_elsewhere(tmp_path: Path) -> None:
-    where, task = spaces.load_space(spaces.find("tiny")), Signature(1, 10)
+def test_runner_needs_only_tvm_and_library_can_be_relinked(tmp_path: Path) -> None:
+    space, task = spaces.load_space(spaces.find("tiny")), Signature(1, 10)
     torch.manual_seed(0)
-    module, lowered = network(where, where.largest(), task)
+    module, lowered = network(space, space.largest(), task)
     side = lowered[0].op.in_shape[1]
-    done = finished(module, lowered, torch.randn(5, 1, side, side))
+    deployable_network = deployable(module, lowered, torch.randn(5, 1, side, side))
     device = target("cpu")
-    with library(device) as made:
-        files, again = (
-            artefacts.build(done, device, images_for(task), "Network.", _of(device, made))
+    with local_device(device) as lent:
+        files, repeated = (
+            artefacts.build(
+                deployable_network, device, image_data(task), "Network.", _artefacts(device, lent)
+            )
             for _ in range(2)
         )
-    assert files == again
+    assert files == repeated
     write(files, tmp_path)
     _check_runner(tmp_path, module, side)
     (tmp_path / "model.so").unlink()
@@ -214,8 +220,8 @@ def test_runner_needs_tvm_alone_and_libraries_are_linked_elsewhere(tmp_path: Pat
 
 
 @final
-class Linking:
-    """A Raspberry Pi for which libraries are linked, and that runs nothing."""
+class CrossLinker:
+    """Device that only links libraries for a Raspberry Pi."""
 
     def link(self, objects: bytes) -> bytes:
         return linker.shared_library(objects, CROSS)
@@ -226,59 +232,62 @@ class Linking:
 @needs_emulator
 @pytest.mark.parametrize("name", SPACES)
 def test_libraries_for_another_cpu_agree_with_torch(name: str, tmp_path: Path) -> None:
-    where, task, rng = (
+    space, task, rng = (
         spaces.load_space(spaces.find(name)),
         Signature(1, 10),
         random.Random(name),
     )
     device = target("raspi4")
-    engine = TvmEngine(device, cast(TvmDevice, Linking()))
-    made = Lent(cast(RetryingPool, engine), lambda op: engine.plans(op, 1)[0])
+    engine = TvmEngine(device, cast(TvmDevice, CrossLinker()))
+    lent = FakeDevice(cast(RetryingPool, engine), lambda op: engine.plans(op, 1)[0])
     torch.manual_seed(0)
-    for genotype in (where.sample(rng) for _ in range(4)):
-        module, lowered = network(where, genotype, task)
+    for genotype in (space.sample(rng) for _ in range(4)):
+        module, lowered = network(space, genotype, task)
         side = lowered[0].op.in_shape[1]
         images = torch.randn(1, 1, side, side)
-        done = finished(module, lowered, images)
-        data, own = images_for(task), _of(device, made)
-        write(artefacts.build(done, device, data, "Network.", own), tmp_path)
+        deployable_network = deployable(module, lowered, images)
+        data, target_artefacts = image_data(task), _artefacts(device, lent)
+        write(
+            artefacts.build(deployable_network, device, data, "Network.", target_artefacts),
+            tmp_path,
+        )
         linked = linker.shared_library((tmp_path / "model.tar").read_bytes(), CROSS)
         assert (tmp_path / "model.so").read_bytes() == linked
         with torch.inference_mode():
             expected = module(images).numpy()
-        check = agreement(images_for(task).task, _emulated(tmp_path, images), expected).check(
+        check = agreement(image_data(task).task, _emulate(tmp_path, images), expected).check(
             "model.so", "float32"
         )
         assert check.holds, f"{genotype.to_dict()}: {check}"
 
 
-def _emulated(folder: Path, images: torch.Tensor) -> NDArray[np.float32]:
-    """Return what a library answers for one image."""
+def _emulate(folder: Path, images: torch.Tensor) -> NDArray[np.float32]:
+    """Return the output of a library for one image."""
     with safetensors.safe_open(folder / "model.tvm.safetensors", "numpy") as file:
-        made = json.loads(file.metadata()["network"])
+        facts = json.loads(file.metadata()["network"])
         weights = file.get_tensor("weights")
-    arguments = [np.zeros(shape, np.float32) for shape in made["parameters"]]
+    arguments = [np.zeros(shape, np.float32) for shape in facts["parameters"]]
     arguments[0][0, ..., : images.shape[1]] = images.numpy()[0].transpose(1, 2, 0)
     arguments[1] = weights
-    _, _, output, _ = emulate(folder / "model.so", made["entry"], arguments, folder)
-    return output.reshape(1, -1)[:, : made["n_outputs"]]
+    _, _, output, _ = emulate(folder / "model.so", facts["entry"], arguments, folder)
+    return output.reshape(1, -1)[:, : facts["n_outputs"]]
 
 
 def _check_runner(folder: Path, module: nn.Module, side: int) -> None:
-    """Run ``run_tvm.py`` where only TVM is installed, and compare its answers with torch's."""
+    """Run ``run_tvm.py`` with only TVM installed, and compare its predictions with torch."""
     pixels = np.random.default_rng(0).integers(0, 256, (5, side, side, 1), np.uint8)
     np.save(folder / "images.npy", pixels)
     blocked = (*LARGE, "hwnas", "onnxruntime", "ai_edge_litert", "safetensors")
     script, images = str(folder / "run_tvm.py"), str(folder / "images.npy")
-    done = run_file(script, images, blocked=blocked)
-    assert done.returncode == 0, done.stderr
+    completed = run_file(script, images, blocked=blocked)
+    assert completed.returncode == 0, completed.stderr
     with torch.inference_mode():
         logits = module(torch.from_numpy(prepared(pixels, [0.5], [0.5])))
-    assert [*map(int, done.stdout.split())] == logits.argmax(1).tolist()
-    done = run_snippet("tvm", folder, blocked=blocked)
-    assert done.returncode == 0, done.stderr
-    assert [*map(int, done.stdout.split())] == logits.argmax(1).tolist()
+    assert [*map(int, completed.stdout.split())] == logits.argmax(1).tolist()
+    completed = run_snippet("tvm", folder, blocked=blocked)
+    assert completed.returncode == 0, completed.stderr
+    assert [*map(int, completed.stdout.split())] == logits.argmax(1).tolist()
     np.save(folder / "images.npy", pixels[:, 1:])
-    done = run_file(script, images, blocked=blocked)
-    assert done.returncode == 1
-    assert "Expected uint8 (N, *[" in done.stderr
+    completed = run_file(script, images, blocked=blocked)
+    assert completed.returncode == 1
+    assert "Expected uint8 (N, *[" in completed.stderr

@@ -1,4 +1,4 @@
-"""Costs of an export on another target than that of its proof."""
+"""Costs of an export on other targets than that of its proof."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +17,15 @@ from tests.conftest import target
 CPU = replace(target("cpu"), batch=8)
 
 
-def _proof(made_for: Target) -> Proof:
+def _proof(proof_target: Target) -> Proof:
     limits = {"latency_ms": {"limit": 3.0}}
     node = Node("fc", OpSpec("linear", (8, 1, 1), (4, 1, 1)), (INPUT,))
     operators = operators_to_json(Graph.of((node,)))
-    said = {"model": {"operators": operators}, "artefacts": {"model.so": {}}, "budget": limits}
-    return cast(Proof, {**said, "target": facts(made_for)})
+    content = {"model": {"operators": operators}, "artefacts": {"model.so": {}}, "budget": limits}
+    return cast(Proof, {**content, "target": facts(proof_target)})
 
 
-def test_library_of_another_batch_is_refused(tmp_path: Path) -> None:
+def test_library_with_other_batch_raises(tmp_path: Path) -> None:
     config = VerifyConfig(export=str(tmp_path))
     with pytest.raises(
         ConfigError, match=r"model.so was .* for 8 .*, not target.batch=1: set target.batch=8"
@@ -44,5 +44,5 @@ def test_library_of_another_batch_is_refused(tmp_path: Path) -> None:
         (replace(CPU, dtype="int8"), {}),
     ],
 )
-def test_budget_is_of_the_target_as_it_ran(other: Target, limits: dict[str, float]) -> None:
+def test_budget_applies_only_to_same_target(other: Target, limits: dict[str, float]) -> None:
     assert measure._limits(_proof(CPU), other) == limits

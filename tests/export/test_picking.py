@@ -21,7 +21,7 @@ def member(name: str, accuracy: float, latency: float, flash: float, stays: bool
     return Member(candidate, figures, {}, {}, on_front=stays)
 
 
-#: The chord leads from a to e; c is farthest above it.
+#: The chord connects a and e; c is farthest above it.
 FRONT = Front(
     ("accuracy", "latency_ms"),
     [
@@ -37,7 +37,7 @@ OFFERS = offered(FRONT)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "ids"),
+    ("query", "ids"),
     [
         ("knee", ["c"]),
         ("most_accurate", ["e"]),
@@ -51,12 +51,12 @@ OFFERS = offered(FRONT)
         ("latency_ms max", ["e"]),
     ],
 )
-def test_what_is_asked_for_is_picked_and_stayed_on_the_front(wanted: str, ids: list[str]) -> None:
-    assert [NAMES[genotype_id] for genotype_id in pick(FRONT, wanted)] == ids
+def test_pick_selects_members_on_front(query: str, ids: list[str]) -> None:
+    assert [NAMES[genotype_id] for genotype_id in pick(FRONT, query)] == ids
 
 
-def test_knee_is_where_the_distance_from_the_chord_is_largest() -> None:
-    points = {NAMES[i]: (of["latency_ms"], of["accuracy"]) for i, of in OFFERS.items()}
+def test_knee_has_largest_distance_from_chord() -> None:
+    points = {NAMES[i]: (values["latency_ms"], values["accuracy"]) for i, values in OFFERS.items()}
     (x0, y0), (x1, y1) = points["a"], points["e"]
 
     def distance(name: str) -> float:
@@ -66,16 +66,18 @@ def test_knee_is_where_the_distance_from_the_chord_is_largest() -> None:
     assert NAMES[knee(OFFERS, FRONT.objectives)] == max(points, key=distance)
 
 
-def test_knee_weighs_all_costs_alike_and_any_units() -> None:
+def test_knee_is_independent_of_units() -> None:
     both = ("accuracy", "latency_ms", "flash_kib")
     first = knee(OFFERS, both)
-    scaled = {i: {**of, "latency_ms": of["latency_ms"] * 1e3} for i, of in OFFERS.items()}
+    scaled = {
+        i: {**values, "latency_ms": values["latency_ms"] * 1e3} for i, values in OFFERS.items()
+    }
     assert knee(scaled, both) == first
     (a, *_) = OFFERS
-    assert knee({a: OFFERS[a]}, both) == a  # of a front of one
+    assert knee({a: OFFERS[a]}, both) == a  # a front of one member
 
 
-def test_equals_are_told_apart_by_accuracy_costs_and_id() -> None:
+def test_ties_are_broken_by_accuracy_costs_and_id() -> None:
     equals = [member("z", 0.8, 0.5, 9.0), member("y", 0.8, 0.5, 9.0)]
     front = Front(("accuracy", "latency_ms"), [*equals, member("x", 0.7, 0.5, 1.0)])
     first = min(each.candidate.id for each in equals)
@@ -84,19 +86,19 @@ def test_equals_are_told_apart_by_accuracy_costs_and_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    ("query", "message"),
     [
         ("fastestt", "Unknown pick 'fastestt'. Did you mean 'fastest'"),
         ("accuracy max where latency_ms < 0.05", "on the front: accuracy 0.7 to 0.94, latency_ms"),
         ("accuracy max where latency <= 0.8", "Unknown column 'latency'"),
     ],
 )
-def test_what_cannot_be_picked_is_refused(wanted: str, message: str) -> None:
+def test_invalid_pick_raises(query: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        pick(FRONT, wanted)
+        pick(FRONT, query)
 
 
-def test_nothing_left_after_verification_is_said() -> None:
+def test_pick_from_empty_front_raises() -> None:
     with pytest.raises(RunError, match="No member of the front is left after verification"):
         pick(Front(("accuracy",), [member("gone", 0.9, 0.1, 1.0, stays=False)]), "knee")
     with pytest.raises(
@@ -107,27 +109,29 @@ def test_nothing_left_after_verification_is_said() -> None:
         pick(Front(("accuracy", "latency_ms"), []), "knee")
 
 
-def test_models_for_all_targets_have_the_figures_of_each() -> None:
+def test_joint_offers_have_figures_of_each_target() -> None:
     npu, cpu = member("a", 0.7, 1.0, 3.0), member("a", 0.9, 4.0, 3.0)
     both = join_members(npu.candidate, {"npu": npu, "cpu": cpu})
     front = Front(("accuracy", "npu.latency_ms", "cpu.latency_ms"), [both])
-    ((only, values),) = offered(front).items()
+    ((genotype_id, values),) = offered(front).items()
     assert values["npu.accuracy"] == values["accuracy"] == 0.7
     assert values["cpu.accuracy"] == 0.9
     assert geometric_mean(values, "latency_ms") == pytest.approx(2.0)
-    assert pick(front, "accuracy max where npu.latency_ms <= 1 and cpu.accuracy > 0.8") == [only]
+    assert pick(front, "accuracy max where npu.latency_ms <= 1 and cpu.accuracy > 0.8") == [
+        genotype_id
+    ]
     with pytest.raises(ConfigError, match=r"Unknown column 'latency_ms'.*cpu\.latency_ms"):
         pick(front, "accuracy max where latency_ms <= 1")
 
 
-def test_networks_that_are_not_better_than_a_constant_answer_are_left_out() -> None:
+def test_networks_at_chance_level_are_not_offered() -> None:
     ids = {name: genotype_id for genotype_id, name in NAMES.items()}
-    some = replace(FRONT, at_chance_level=[ids["a"], ids["b"]])
-    assert [NAMES[i] for i in pick(some, "fastest")] == ["c"]
-    assert [NAMES[i] for i in pick(some, "all")] == ["c", "d", "e"]
-    none = replace(FRONT, at_chance_level=[*NAMES])
-    assert none.is_at_chance_level
-    assert not offered(none)
-    assert pick(none, "fastest", force=True) == [ids["a"]]
-    assert some.left_out == 2
-    assert pick(some, "all", force=True) == pick(FRONT, "all")
+    partial = replace(FRONT, at_chance_level=[ids["a"], ids["b"]])
+    assert [NAMES[i] for i in pick(partial, "fastest")] == ["c"]
+    assert [NAMES[i] for i in pick(partial, "all")] == ["c", "d", "e"]
+    all_at_chance = replace(FRONT, at_chance_level=[*NAMES])
+    assert all_at_chance.is_at_chance_level
+    assert not offered(all_at_chance)
+    assert pick(all_at_chance, "fastest", force=True) == [ids["a"]]
+    assert partial.left_out == 2
+    assert pick(partial, "all", force=True) == pick(FRONT, "all")

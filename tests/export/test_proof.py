@@ -30,12 +30,12 @@ TASK = ClassificationTask(("a", "b"))
 EXPECTED = np.array([[4.0, 1.0], [-8.0, 2.0], [1.0, 1.5]], np.float32)
 
 
-def test_agreement_is_the_distance_from_torch() -> None:
-    found = EXPECTED + np.array([[0.5, 0], [0, 0], [0, -1.0]], np.float32)
-    near = agreement(TASK, found, EXPECTED)
-    assert (near.n_images, near.max_error, near.largest_output) == (3, 1.0, 8.0)
-    assert near.mean_error == pytest.approx(0.25)
-    assert near.same == pytest.approx(2 / 3)
+def test_agreement_measures_distance_to_reference() -> None:
+    outputs = EXPECTED + np.array([[0.5, 0], [0, 0], [0, -1.0]], np.float32)
+    result = agreement(TASK, outputs, EXPECTED)
+    assert (result.n_images, result.max_error, result.largest_output) == (3, 1.0, 8.0)
+    assert result.mean_error == pytest.approx(0.25)
+    assert result.same == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -49,31 +49,31 @@ def test_agreement_is_the_distance_from_torch() -> None:
         (float("nan"), "float32", False),
     ],
 )
-def test_errors_are_held_against_the_largest_output(error: float, dtype: str, holds: bool) -> None:
-    near = agreement(TASK, EXPECTED + np.float32(8.0 * error), EXPECTED)
-    assert near.check("model", dtype).holds is holds
+def test_errors_are_relative_to_largest_output(error: float, dtype: str, holds: bool) -> None:
+    result = agreement(TASK, EXPECTED + np.float32(8.0 * error), EXPECTED)
+    assert result.check("model", dtype).holds is holds
 
 
-def test_broken_int8_file_does_not_pass() -> None:
+def test_permuted_int8_outputs_fail() -> None:
     rng = np.random.default_rng(0)
     expected = rng.standard_normal((256, 10)).astype(np.float32)
-    near = agreement(TASK, rng.permutation(expected), expected)
-    assert near.check("model", "int8").found > 2 * INT8_ERROR
+    result = agreement(TASK, rng.permutation(expected), expected)
+    assert result.check("model", "int8").found > 2 * INT8_ERROR
 
 
-def test_drop_is_what_chance_does_not_explain() -> None:
+def test_drop_must_be_significant() -> None:
     reference = np.ones(1000, bool)
-    for lost, holds in ((0, True), (6, True), (30, False)):
-        right = np.arange(1000) >= lost
-        check = drop(TASK, "int8", right, reference, 0.5)
+    for n_lost, holds in ((0, True), (6, True), (30, False)):
+        correct = np.arange(1000) >= n_lost
+        check = drop(TASK, "int8", correct, reference, 0.5)
         assert check.holds is holds
-        assert f"{lost / 10:.2f}" in check.words
-    # Images that are won count as much as those that are lost.
+        assert f"{n_lost / 10:.2f}" in check.words
+    # Gained images count as much as lost ones.
     half = np.arange(1000) % 2 == 0
     assert drop(TASK, "int8", half, ~half, 0.5).found < 0
 
 
-def test_budget_is_met_by_the_upper_end() -> None:
+def test_budget_check_uses_upper_end() -> None:
     figures = {
         "latency_ms": Quantity(0.9, "measured", 0.8, 1.1),
         "sram_kib": Quantity(2, "modelled"),
@@ -83,59 +83,59 @@ def test_budget_is_met_by_the_upper_end() -> None:
     assert sram.holds
 
 
-def test_images_are_prepared_as_verification_does(digits: ImageData) -> None:
+def test_prepared_images_equal_those_of_verification(digits: ImageData) -> None:
     pixels = images_of(digits.test)
     expected = digits.prepare(pixels, 8)
-    found = prepared(pixels.numpy(), list(digits.mean), list(digits.std))
-    assert torch.equal(torch.from_numpy(found), expected)
+    images = prepared(pixels.numpy(), list(digits.mean), list(digits.std))
+    assert torch.equal(torch.from_numpy(images), expected)
 
 
-def test_resized_images_are_rounded_as_a_device_is_given_them(digits: ImageData) -> None:
+def test_resized_images_are_rounded_to_uint8(digits: ImageData) -> None:
     pixels = pixels_of(images_of(digits.test), 20)
     (batch,) = digits.batches(digits.test, 20, rounded=True)
-    found = prepared(pixels, list(digits.mean), list(digits.std))
-    assert torch.equal(torch.from_numpy(found), batch[0])
+    images = prepared(pixels, list(digits.mean), list(digits.std))
+    assert torch.equal(torch.from_numpy(images), batch[0])
     (plain,) = digits.batches(digits.test, 20)
     assert not torch.equal(plain[0], batch[0])
 
 
 def _proof(side: int, n: int) -> Proof:
-    """Return as much of a proof as the images of an export are held against."""
+    """Return the parts of a proof that reference images are checked against."""
     op = {"out_shape": [EXPECTED.shape[1], 1, 1]}
     model = {"input": [1, side, side], "operators": [{"op": op}]}
     return cast(Proof, {"model": model, "n_images": n})
 
 
-def test_kept_images_are_the_same_bytes_and_come_back(tmp_path: Path) -> None:
-    kept = ReferenceImages(
+def test_reference_images_round_trip(tmp_path: Path) -> None:
+    reference_images = ReferenceImages(
         np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1), np.arange(3), EXPECTED
     )
-    (tmp_path / "images.npz").write_bytes(kept.packed())
-    assert kept.packed() == (tmp_path / "images.npz").read_bytes()
-    back = read_reference_images(tmp_path, _proof(2, 3))
-    assert np.array_equal(back.pixels, kept.pixels)
-    assert np.array_equal(back.expected, kept.expected)
-    assert back.expected_int8 is None
+    (tmp_path / "images.npz").write_bytes(reference_images.packed())
+    assert reference_images.packed() == (tmp_path / "images.npz").read_bytes()
+    loaded = read_reference_images(tmp_path, _proof(2, 3))
+    assert np.array_equal(loaded.pixels, reference_images.pixels)
+    assert np.array_equal(loaded.expected, reference_images.expected)
+    assert loaded.expected_int8 is None
 
 
-def test_int8_is_compared_with_the_network_that_was_trained_for_it(tmp_path: Path) -> None:
+def test_int8_reference_is_int8_trained_network(tmp_path: Path) -> None:
     pixels, labels = np.zeros((3, 2, 2, 1), np.uint8), np.arange(3)
     for trained, reference in ((None, "float32"), (EXPECTED + 1, TRAINED)):
         (tmp_path / "images.npz").write_bytes(
             ReferenceImages(pixels, labels, EXPECTED, trained).packed()
         )
-        kept = read_reference_images(tmp_path, _proof(2, 3))
-        found = EXPECTED if trained is None else trained
-        near = kept.agreement(TASK, found, "int8")
-        assert (near.reference, near.max_error) == (reference, 0)
-        assert kept.agreement(TASK, found + 0.2, "int8").check("model", "int8").holds == (
-            trained is None
-        )
-        near = kept.agreement(TASK, found, "float32")
-        assert (near.reference, near.max_error) == ("float32", 0 if trained is None else 1)
+        reference_images = read_reference_images(tmp_path, _proof(2, 3))
+        outputs = EXPECTED if trained is None else trained
+        result = reference_images.agreement(TASK, outputs, "int8")
+        assert (result.reference, result.max_error) == (reference, 0)
+        assert reference_images.agreement(TASK, outputs + 0.2, "int8").check(
+            "model", "int8"
+        ).holds == (trained is None)
+        result = reference_images.agreement(TASK, outputs, "float32")
+        assert (result.reference, result.max_error) == ("float32", 0 if trained is None else 1)
 
 
-def test_operators_come_back_from_json(small: SearchSpace, task: Signature) -> None:
+def test_operators_round_trip_json(small: SearchSpace, task: Signature) -> None:
     from hwnas.models import families
 
     lowered = families.get(small.family).lower(small, small.largest(), task)
@@ -158,7 +158,7 @@ def test_operators_come_back_from_json(small: SearchSpace, task: Signature) -> N
         ('{"format": 2, "format": 2}', "cannot be read: duplicate key 'format'"),
     ],
 )
-def test_folder_that_is_no_export_is_refused(
+def test_folder_without_valid_proof_raises(
     content: str | None, message: str, tmp_path: Path
 ) -> None:
     if content is not None:
@@ -168,7 +168,7 @@ def test_folder_that_is_no_export_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "hub_id", "shown"),
+    ("name", "path", "hub_id", "expected"),
     [
         ("images", "/data/leaves", None, "leaves"),
         ("images", "leaves.v2/", None, "leaves.v2"),
@@ -178,7 +178,7 @@ def test_folder_that_is_no_export_is_refused(
         ("digits", None, None, "digits"),
     ],
 )
-def test_card_names_the_folder_of_the_images(
-    name: str, path: str | None, hub_id: str | None, shown: str
+def test_card_names_image_folder(
+    name: str, path: str | None, hub_id: str | None, expected: str
 ) -> None:
-    assert _data_name({"name": name, "path": path, "hub_id": hub_id}) == shown
+    assert _data_name({"name": name, "path": path, "hub_id": hub_id}) == expected

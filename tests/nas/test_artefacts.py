@@ -38,7 +38,7 @@ from hwnas.nas.verification import Verifier, verify
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.tasks.metrics.budget import Budget
 from tests.conftest import target
-from tests.export.fakes import Lent
+from tests.export.fakes import FakeDevice
 from tests.hardware.profiling.fakes import CPU
 
 INT8 = dataclasses.replace(CPU, runtime="onnxruntime", dtype="int8")
@@ -72,7 +72,7 @@ def _plan(op: OpSpec) -> str:
 
 
 def _artefacts(device: Target, worker: Exporting) -> Artefacts:
-    return base.backend_of(device).artefacts(Lent(cast(RetryingPool, worker), _plan))
+    return base.backend_of(device).artefacts(FakeDevice(cast(RetryingPool, worker), _plan))
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +316,7 @@ def test_int8_no_faster_than_float32_is_off_front(
         ),
         test=lambda genotype: [(inputs, labels)],
         validation=lambda genotype: [(inputs, labels)],
-        artefacts=base.backend_of(ORT).artefacts(Lent(worker, _plan)),
+        artefacts=base.backend_of(ORT).artefacts(FakeDevice(worker, _plan)),
         task=ClassificationTask(tuple("0123456789")),
         dtype="float32",
     )

@@ -15,18 +15,18 @@ from hwnas.workflows.config.arguments import (
 from hwnas.workflows.config.compose import check_folders
 
 
-def test_folder_needs_no_name(tmp_path: Path) -> None:
+def test_folder_argument_needs_no_option_name(tmp_path: Path) -> None:
     odd = tmp_path / "a=b"
     odd.mkdir()
-    given = ["--config-dir", "mine", str(odd), "+target=board", "-h"]
-    expected = [f"export={odd}", "--config-dir", "mine", *given[3:]]
-    assert with_names("verify", given) == expected
+    arguments = ["--config-dir", "mine", str(odd), "+target=board", "-h"]
+    expected = [f"export={odd}", "--config-dir", "mine", *arguments[3:]]
+    assert with_names("verify", arguments) == expected
     with pytest.raises(ConfigError, match=r"'b' is one argument too many .* hwnas verify EXPORT "):
         with_names("verify", ["a", "b"])
 
 
 @pytest.mark.parametrize(
-    ("verb", "given", "expected"),
+    ("verb", "arguments", "expected"),
     [
         ("why", ["a", "3f2a"], ["run=a", "id=3f2a"]),
         ("export", ["a", "pick=all"], ["run=a", "pick=all"]),
@@ -39,12 +39,14 @@ def test_folder_needs_no_name(tmp_path: Path) -> None:
         ("export", ["a", "--cfg", "job"], ["run=a", "--cfg", "job"]),
     ],
 )
-def test_subject_of_a_verb_needs_no_name(verb: str, given: list[str], expected: list[str]) -> None:
-    assert with_names(verb, given) == expected
+def test_positional_arguments_get_option_names(
+    verb: str, arguments: list[str], expected: list[str]
+) -> None:
+    assert with_names(verb, arguments) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (["run=a", "b"], "run is given twice, once as 'b'"),
         (["--resume=a"], "Unknown flag '--resume'. To continue a search: hwnas resume RUN"),
@@ -52,12 +54,12 @@ def test_subject_of_a_verb_needs_no_name(verb: str, given: list[str], expected: 
         (["--n-trials=5"], "Options have no dashes: write n_trials=5"),
     ],
 )
-def test_arguments_of_other_programs_are_refused(given: list[str], message: str) -> None:
+def test_unknown_flags_raise(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        with_names("export", given)
+        with_names("export", arguments)
 
 
-def test_limits_are_in_the_unit_of_their_metric() -> None:
+def test_limits_are_converted_to_metric_units() -> None:
     assert in_units(["budget.latency=500us", "npu.budget.flash=100KB", "budget.sram='2 MiB'"]) == [
         "budget.latency_ms=0.5", "npu.budget.flash_kib=97.65625", "budget.sram_kib=2048.0",
     ]  # fmt: skip
@@ -66,19 +68,19 @@ def test_limits_are_in_the_unit_of_their_metric() -> None:
     assert in_units(["budget.latency=null"]) == ["budget.latency_ms=null"]
 
 
-def test_what_a_target_of_a_search_is() -> None:
+def test_target_arguments_are_selected() -> None:
     search = ["+target=[npu,cpu]", "cpu.target.threads=2", "seed=1", "--config-dir", "mine"]
     assert of_target(search, 0) == ["+target=npu", "--config-dir", "mine"]
     assert of_target(search, 1) == ["+target=cpu", "target.threads=2", "--config-dir", "mine"]
-    for said in (["--config-dir=mine"], ["-cd", "mine"]):
-        assert of_target([*said, "+target=board", "seed=1"], 0) == ["+target=board", *said]
-        assert of_target(["+target=board", *said], 0) == ["+target=board", *said]
+    for flags in (["--config-dir=mine"], ["-cd", "mine"]):
+        assert of_target([*flags, "+target=board", "seed=1"], 0) == ["+target=board", *flags]
+        assert of_target(["+target=board", *flags], 0) == ["+target=board", *flags]
     board = ["+target=raspi4", "rpc.tracker=HOST:1", "budget=none"]
     assert of_target(board, 0) == board[:2]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (["seed=1", "seed=2"], "seed is given twice: seed=1 and seed=2"),
         (["budget=tiny", "~budget"], "budget is given twice: budget=tiny and ~budget"),
@@ -90,24 +92,24 @@ def test_what_a_target_of_a_search_is() -> None:
         (["hydra.launcher._target_=foo.bar"], "hydra/launcher=NAME"),
     ],
 )
-def test_arguments_without_a_meaning_are_refused(given: list[str], message: str) -> None:
+def test_contradictory_arguments_raise(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        check_meaning("search", given)
+        check_meaning("search", arguments)
 
 
-def test_budget_is_removed_and_equal_values_are_given_once() -> None:
-    given = ["seed=1", "+seed=1", "~budget", "--config-dir=a", "--config-dir=b"]
-    assert check_meaning("search", given) == [*given[:2], "budget=none", *given[3:]]
+def test_repeated_equal_arguments_are_allowed() -> None:
+    arguments = ["seed=1", "+seed=1", "~budget", "--config-dir=a", "--config-dir=b"]
+    assert check_meaning("search", arguments) == [*arguments[:2], "budget=none", *arguments[3:]]
     assert check_meaning("compare", ["~budget"]) == ["~budget"]
 
 
-def test_name_of_a_budget_is_a_text() -> None:
+def test_budget_name_must_be_text() -> None:
     with pytest.raises(ConfigError, match=r"budget.name must be text, such as edge, got \[1\]"):
         Budget.of({"name": [1]})
 
 
 @pytest.mark.parametrize("value", ["7", "-1", "0.5", "1e3", "true,2"])
-def test_numbers_are_neither_true_nor_false(value: str) -> None:
+def test_numbers_are_no_booleans(value: str) -> None:
     with pytest.raises(
         ConfigError, match=re.escape(f"extrapolate must be true or false, got {value}")
     ):
@@ -116,15 +118,15 @@ def test_numbers_are_neither_true_nor_false(value: str) -> None:
         assert for_hydra(f"extrapolate={allowed}") == f"extrapolate={allowed}"
 
 
-def test_draft_that_nobody_names_is_ignored(tmp_path: Path) -> None:
+def test_unused_invalid_config_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "draft.yaml").write_text("name: [")
     (tmp_path / "target" / "mine.yaml").write_text("defaults: [npu]\nname: mine")
-    given = ["--config-dir", str(tmp_path), "+target=mine"]
-    check_folders(given)
-    for named in ("+target=draft", "+target=[npu,draft]"):
+    arguments = ["--config-dir", str(tmp_path), "+target=mine"]
+    check_folders(arguments)
+    for target in ("+target=draft", "+target=[npu,draft]"):
         with pytest.raises(ConfigError, match=r"draft\.yaml"):
-            check_folders([*given, named])
+            check_folders([*arguments, target])
     (tmp_path / "target" / "mine.yaml").write_text("defaults: [draft]\nname: mine")
     with pytest.raises(ConfigError, match=r"draft\.yaml"):
-        check_folders(given)
+        check_folders(arguments)

@@ -1,4 +1,4 @@
-"""What objects of the user's own may say of a network, and what is refused in words."""
+"""Results of custom evaluators and cost models: conversion and errors."""
 
 import math
 from typing import Any
@@ -18,28 +18,28 @@ from hwnas.workflows.search.custom import CheckedCostModel, CheckedEvaluator, Cu
 GENOTYPE = Genotype("tiny", (("depth", 1),))
 
 
-class Says:
-    """Says the same of any network."""
+class FixedResult:
+    """Custom component that returns the same result for any network."""
 
     max_cost_queries: int | None = None
 
-    def __init__(self, said: Any) -> None:
-        self._said = said
+    def __init__(self, result: Any) -> None:
+        self._result = result
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Any:
-        return self._said
+        return self._result
 
     def cost(self, genotype: Genotype) -> Any:
-        return self._said
+        return self._result
 
 
-def _score(said: Any, metric: str = "accuracy") -> Score:
-    return CheckedEvaluator(Says(said), metric).score(GENOTYPE)
+def _score(result: Any, metric: str = "accuracy") -> Score:
+    return CheckedEvaluator(FixedResult(result), metric).score(GENOTYPE)
 
 
-def _cost(said: Any) -> Cost:
+def _cost(result: Any) -> Cost:
     derives = DerivedMetrics(None, ())  # type: ignore[arg-type] # nothing is derived
-    return CheckedCostModel(Says(said), derives, ("latency_ms",)).cost(GENOTYPE)
+    return CheckedCostModel(FixedResult(result), derives, ("latency_ms",)).cost(GENOTYPE)
 
 
 def _figure(value: Any, source: Any = "modelled", low: Any = None, high: Any = None) -> Quantity:
@@ -47,18 +47,18 @@ def _figure(value: Any, source: Any = "modelled", low: Any = None, high: Any = N
 
 
 @pytest.mark.parametrize("value", [0.5, np.float32(0.5), torch.tensor(0.5)])
-def test_numbers_of_any_library_become_plain(value: Any) -> None:
+def test_numbers_of_any_library_become_floats(value: Any) -> None:
     score = _score(Score(_figure(value), np.int64(9), details={"loss": value}))  # type: ignore[arg-type]
     cost = _cost(Cost({"latency_ms": _figure(value, high=value)}, {"cycles": value}))
     latency = cost.figures["latency_ms"]
-    said = [score.figure.value, score.details["loss"], latency.value, cost.details["cycles"]]
-    assert [*said, latency.high] == [0.5] * 5
-    assert {type(number) for number in said} == {float}
+    numbers = [score.figure.value, score.details["loss"], latency.value, cost.details["cycles"]]
+    assert [*numbers, latency.high] == [0.5] * 5
+    assert {type(number) for number in numbers} == {float}
     assert type(score.n_images) is int
 
 
 @pytest.mark.parametrize(
-    ("figure", "words"),
+    ("figure", "message"),
     [
         (_figure(0.9, "proxy"), r"has the source 'proxy'\. Allowed: measured, compiler-estimate,"),
         (_figure(math.nan), r"is nan\. It must be a finite number"),
@@ -70,14 +70,14 @@ def test_numbers_of_any_library_become_plain(value: Any) -> None:
         (0.5, r"is float 0\.5\. Return hwnas\.Quantity\(VALUE, SOURCE\)"),
     ],
 )
-def test_figures_that_a_run_could_not_be_read_with_are_refused(figure: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=f"^evaluator= for network .*: accuracy {words}"):
+def test_invalid_figures_raise(figure: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^evaluator= for network .*: accuracy {message}"):
         _score(Score(figure))
-    with pytest.raises(ConfigError, match=f"^cost_model= .*: latency_ms {words}"):
+    with pytest.raises(ConfigError, match=f"^cost_model= .*: latency_ms {message}"):
         _cost(Cost({"latency_ms": figure}))
 
 
-def test_values_that_a_metric_cannot_have_are_refused() -> None:
+def test_values_outside_metric_range_raise() -> None:
     with pytest.raises(
         ConfigError, match=r"accuracy is 50\.1, better than .* 1\. Return a fraction"
     ):
@@ -91,14 +91,14 @@ def test_values_that_a_metric_cannot_have_are_refused() -> None:
     assert _score(Score(_figure(50.1)), "mae").figure.value == 50.1
 
 
-def test_what_is_no_score_and_no_cost_is_refused() -> None:
+def test_wrong_result_types_raise() -> None:
     with pytest.raises(ConfigError, match=r"float 0\.5\. It must return a score.* hwnas\.Score"):
         _score(0.5)
     with pytest.raises(ConfigError, match=r"dict .*\. It must return costs.* hwnas\.Cost"):
         _cost({"latency_ms": 0.5})
 
 
-def test_objects_that_cannot_be_asked_are_refused() -> None:
+def test_incomplete_custom_components_raise() -> None:
     with pytest.raises(ConfigError, match=r"evaluator= is .* has no method score"):
         CustomComponents(evaluator=len)  # type: ignore[arg-type]
     model: Any = type("Model", (), {"cost": lambda self, genotype: Cost({})})()

@@ -37,36 +37,36 @@ from tests.conftest import target
 from tests.hardware.profiling.fakes import FakeWorker, timing
 
 OPS = [OpSpec("conv2d+bn", (8, 4, 4), (n, 4, 4), dtype="float32") for n in (8, 16, 24)]
-MEASURED, GUESSED, NEW = OPS
+MEASURED, ESTIMATED, NEW = OPS
 
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
-    found = FakeWorker()
+    fake_worker = FakeWorker()
 
     class LocalPool:
         def __init__(self, *arguments: Any):
             pass
 
         def do(self, task: Callable[[Any], Any]) -> Any:
-            return task(found)
+            return task(fake_worker)
 
         def close(self) -> None:
             pass
 
     monkeypatch.setattr(device_module, "DevicePool", LocalPool)
-    return found
+    return fake_worker
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> LatencyTable:
     entries = {
         MEASURED: OperatorEntry("kept", timing(1.0)),
-        GUESSED: OperatorEntry(TRANSFERRED, timing(9.0)),
+        ESTIMATED: OperatorEntry(TRANSFERRED, timing(9.0)),
     }
-    found = LatencyTable(tmp_path / "t", entries)
-    found.save()
-    return found
+    latency_table = LatencyTable(tmp_path / "t", entries)
+    latency_table.save()
+    return latency_table
 
 
 def _search(cost: str) -> SearchConfig:
@@ -80,20 +80,20 @@ def _profile() -> ProfileConfig:
 
 
 @pytest.mark.parametrize("config", [_search("measured"), _search("roofline"), _profile()])
-def test_what_is_tuned_is_kept_in_the_table(
+def test_tuned_operators_are_stored_in_table(
     table: LatencyTable, worker: FakeWorker, config: SearchConfig | ProfileConfig
 ) -> None:
     device = MeasuredTarget(config, table)
     assert device.plan(MEASURED) == "kept"
-    for op in (GUESSED, NEW, GUESSED, NEW):
+    for op in (ESTIMATED, NEW, ESTIMATED, NEW):
         assert device.plan(op) == f"plan of {op.out_shape[0]} out of 4"
-    assert worker.tuned == worker.timed == [GUESSED, NEW]
+    assert worker.tuned == worker.timed == [ESTIMATED, NEW]
     assert load_table(table.path).missing(OPS) == []
-    assert table.entries[GUESSED].timing.median_ms != 9.0
+    assert table.entries[ESTIMATED].timing.median_ms != 9.0
     assert device.digests == {}
 
 
-def test_network_that_chose_its_batch_runs_in_a_process_that_is_told(
+def test_network_batch_starts_own_worker_pool(
     table: LatencyTable, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pools: list[Any] = []
@@ -109,7 +109,9 @@ def test_network_that_chose_its_batch_runs_in_a_process_that_is_told(
     config = _search("measured")
     compiled = MeasuredTarget(config, table)
     monkeypatch.setattr(device_module, "DevicePool", Pool)
-    with compiled.running(replace(config.target, batch=8)) as same:  # its files say their batch
+    with compiled.running(
+        replace(config.target, batch=8)
+    ) as same:  # compiled files contain their batch
         assert (same, pools) == (compiled, [])
     compiled.close()
     device = MeasuredTarget(
@@ -118,15 +120,15 @@ def test_network_that_chose_its_batch_runs_in_a_process_that_is_told(
     pools.clear()
     with device.running(replace(device.config.target, dtype="int8")) as same:
         assert (same, pools) == (device, [])
-    own = replace(device.config.target, batch=8)
-    with device.running(own) as found:
-        assert found.worker is not device.worker
+    batch_target = replace(device.config.target, batch=8)
+    with device.running(batch_target) as running:
+        assert running.worker is not device.worker
         assert [(pool.target.batch, pool.is_closed) for pool in pools] == [(8, False)]
-        assert found.plan(MEASURED) == "kept"
+        assert running.plan(MEASURED) == "kept"
     assert pools[0].is_closed
 
 
-def test_two_processes_do_not_tune_for_one_table(table: LatencyTable, worker: FakeWorker) -> None:
+def test_table_is_locked_by_one_process(table: LatencyTable, worker: FakeWorker) -> None:
     device = MeasuredTarget(_search("measured"), table)
     with pytest.raises(RunError, match="Another process is working in"):
         MeasuredTarget(_profile(), load_table(table.path))
@@ -134,47 +136,45 @@ def test_two_processes_do_not_tune_for_one_table(table: LatencyTable, worker: Fa
     MeasuredTarget(_profile(), load_table(table.path)).close()
 
 
-def test_table_that_a_search_predicts_from_stays_as_it_is(
-    table: LatencyTable, worker: FakeWorker
-) -> None:
+def test_search_does_not_modify_its_table(table: LatencyTable, worker: FakeWorker) -> None:
     digest = table.digest([], OPS)
     device = MeasuredTarget(_search("table"), table, digest)
     before, files = device.digests, {p: p.read_bytes() for p in table.path.iterdir()}
     assert device.plan(MEASURED) == "kept"
-    for op in (GUESSED, NEW, GUESSED):
+    for op in (ESTIMATED, NEW, ESTIMATED):
         assert device.plan(op) == f"plan of {op.out_shape[0]} out of 4"
-    assert worker.tuned == [GUESSED, NEW]
+    assert worker.tuned == [ESTIMATED, NEW]
     assert device.digests == before == {"latency_table": digest}
     assert {p: p.read_bytes() for p in table.path.iterdir()} == files
 
 
-def test_layers_are_timed_though_another_table_says_how_operators_are_compiled(
+def test_layers_use_plans_of_source_table(
     table: LatencyTable, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in (GUESSED, NEW)}
-    table.entries[GUESSED] = OperatorEntry(f"{TRANSFERRED} {plans[GUESSED]}", timing(9.0))
+    plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in (ESTIMATED, NEW)}
+    table.entries[ESTIMATED] = OperatorEntry(f"{TRANSFERRED} {plans[ESTIMATED]}", timing(9.0))
     monkeypatch.setattr(profile_layers, "writable_table", lambda *arguments: table)
     monkeypatch.setattr(
         device_module, "source", lambda config: SourceTable(table, {NEW: plans[NEW]})
     )
     net = Graph.of(Node(f"n{i}", op, ("input",)) for i, op in enumerate([*OPS, NEW]))
-    found, source = profile_layers._layers(net, _profile())
+    layers, source = profile_layers._layers(net, _profile())
     assert source == "measured, each operator alone"
-    assert (worker.tuned, worker.timed) == ([], [GUESSED, NEW])
-    told = [1.0, *(worker.device.operator(op) for op in (GUESSED, NEW, NEW))]
-    assert [layer.latency_ms for layer in found] == told
+    assert (worker.tuned, worker.timed) == ([], [ESTIMATED, NEW])
+    expected = [1.0, *(worker.device.operator(op) for op in (ESTIMATED, NEW, NEW))]
+    assert [layer.latency_ms for layer in layers] == expected
     assert load_table(table.path).plans() == {MEASURED: "kept", **plans}
 
 
-def test_layers_of_a_dtype_that_no_roofline_has_are_not_bound() -> None:
+def test_layers_without_roofline_dtype_have_no_bound() -> None:
     config = _profile()
     assert config.target.roofline is not None
     net = [Node("n", replace(OPS[0], dtype=dtype), ("input",)) for dtype in ("int8", "bfloat16")]
-    found = profile_layers._bounded(Graph.of(net), [1.0, 1.0], config)
-    assert [bool(layer.bound) for layer in found] == [True, False]
+    layers = profile_layers._bounded(Graph.of(net), [1.0, 1.0], config)
+    assert [bool(layer.bound) for layer in layers] == [True, False]
 
 
-def test_next_steps_name_folders_of_the_user_s_own(
+def test_suggested_command_contains_config_dir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -188,16 +188,16 @@ def test_next_steps_name_folders_of_the_user_s_own(
     compose("profile", [*folders, "+target=cpu"])
     assert "--config-dir" not in profile_command(_profile())
     config = compose("profile", ["--config-dir", "mine", "+target=board"])
-    said = shlex.split(profile_command(config))
-    assert said[:5] == ["hwnas", "profile", "--config-dir", "mine", "+target=board"]
-    assert compose("profile", said[2:]).target == config.target
+    arguments = shlex.split(profile_command(config))
+    assert arguments[:5] == ["hwnas", "profile", "--config-dir", "mine", "+target=board"]
+    assert compose("profile", arguments[2:]).target == config.target
     photos = replace(_profile(), dataset=DatasetConfig("photos"))
     assert shlex.split(profile_command(photos))[2:4] == ["--config-dir", "more"]
     assert suggested_commands.inherited_models(config.target) == "roofline and power of cpu"
     assert suggested_commands.inherited_models(_profile().target) == ""
 
 
-def test_cure_says_everything_that_decides_which_table_it_is() -> None:
+def test_profile_command_contains_table_options() -> None:
     plain = _search("table")
     assert profile_command(plain) == ("hwnas profile +target=cpu search_space=cpu_small")
     changed = replace(
@@ -207,8 +207,8 @@ def test_cure_says_everything_that_decides_which_table_it_is() -> None:
         rpc=Remote("host:9190", "rpi4"),
         search_space="my/own.yaml",
     )
-    words = shlex.split(profile_command(changed))
-    assert words[:2] == ["hwnas", "profile"]
+    arguments = shlex.split(profile_command(changed))
+    assert arguments[:2] == ["hwnas", "profile"]
     for word in (
         "table.dir=my tables",
         "dataset=images",
@@ -217,29 +217,29 @@ def test_cure_says_everything_that_decides_which_table_it_is() -> None:
         "rpc.key=rpi4",
         "search_space=my/own.yaml",
     ):
-        assert word in words
+        assert word in arguments
 
 
-def test_cure_is_for_the_target_and_the_data_that_were_meant() -> None:
-    said = [
+def test_profile_command_reproduces_target_and_data() -> None:
+    options = [
         "+target=cuda", "search_space=tiny", "dataset=images", "task=regression",
         "dataset.hub_id=a/b", "dataset.label_column=angle", "target.dtype=int8",
         "target.batches=[1,8]", "target.meter=nvml", "target.onnxruntime.provider=tensorrt",
         "target.onnxruntime.options.device_id='1'",
     ]  # fmt: skip
-    config: ProfileConfig = compose("profile", said)
-    words = shlex.split(profile_command(config))
-    assert words[:3] == ["hwnas", "profile", "+target=cuda"]
-    again: ProfileConfig = compose("profile", words[2:])
-    assert (again.target, again.dataset) == (config.target, config.dataset)
-    lab = replace(target("cpu"), name="lab")  # of no file that is known
-    own = profile_command(replace(config, target=lab))
-    assert "+target=lab target.runtime=tvm target.dtype=float32 target.threads=1" in own
-    assert "target.tvm.mcpu=host" in own
-    assert "meter" not in own
+    config: ProfileConfig = compose("profile", options)
+    arguments = shlex.split(profile_command(config))
+    assert arguments[:3] == ["hwnas", "profile", "+target=cuda"]
+    reproduced: ProfileConfig = compose("profile", arguments[2:])
+    assert (reproduced.target, reproduced.dataset) == (config.target, config.dataset)
+    lab = replace(target("cpu"), name="lab")  # without a known file
+    lab_command = profile_command(replace(config, target=lab))
+    assert "+target=lab target.runtime=tvm target.dtype=float32 target.threads=1" in lab_command
+    assert "target.tvm.mcpu=host" in lab_command
+    assert "meter" not in lab_command
 
 
-def test_supernet_that_another_process_trains_is_waited_for(tmp_path: Path) -> None:
+def test_supernet_lock_waits_for_other_process(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "key" / "supernet.safetensors")
     other = _locked(checkpoint, 10, NullProgress())
     released = threading.Event()
@@ -249,9 +249,9 @@ def test_supernet_that_another_process_trains_is_waited_for(tmp_path: Path) -> N
         other.close()
 
     threading.Timer(1.5, release).start()
-    mine = _locked(checkpoint, 10, NullProgress())
+    lock = _locked(checkpoint, 10, NullProgress())
     assert released.is_set()
-    mine.close()
+    lock.close()
 
 
 def _no_data(*_: object) -> None:
@@ -259,7 +259,7 @@ def _no_data(*_: object) -> None:
 
 
 @pytest.mark.parametrize("verb", ["search", "profile"])
-def test_a_compiler_that_is_missing_is_said_before_data_are_loaded(
+def test_missing_compiler_is_reported_before_loading_data(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("hwnas.training.supernet.load_data", _no_data)
@@ -267,7 +267,7 @@ def test_a_compiler_that_is_missing_is_said_before_data_are_loaded(
     assert "'/nope/gcc' is not installed (target.tvm.cc)" in capsys.readouterr().err
 
 
-def test_a_table_without_its_provenance_is_said_before_data_are_loaded(
+def test_table_without_provenance_is_reported_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("hwnas.training.supernet.load_data", _no_data)

@@ -41,16 +41,16 @@ def test_every_shipped_file_composes(group: str, name: str) -> None:
     overrides = {"+target": "npu", f"+{group}" if group == "target" else group: name}
     facts = ("+target.facts.price_usd_per_h=1", "+target.facts.p99_over_p50=2")
     known = facts if name == "datacenter" else ()
-    found = _compose(*(f"{key}={value}" for key, value in overrides.items()), *known)
+    composed = _compose(*(f"{key}={value}" for key, value in overrides.items()), *known)
     if group == "task":
-        assert found.dataset.task == name
+        assert composed.dataset.task == name
         return
-    chosen = getattr(found, group)
+    chosen = getattr(composed, group)
     assert (chosen["name"] if group == "budget" else chosen.name) == name
 
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
-def test_every_shipped_file_has_a_line_for_the_help(group: str, name: str) -> None:
+def test_every_shipped_file_has_description(group: str, name: str) -> None:
     assert len(package.entries(CONF / group)[name]) > 20
 
 
@@ -58,7 +58,7 @@ TARGETS = [name for group, name in OPTIONS if group == "target"]
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_energies_of_every_target_name_their_source(name: str) -> None:
+def test_target_energies_name_their_source(name: str) -> None:
     target = _compose(f"+target={name}").target
     if target.energy is not None:
         assert "doi.org" in target.energy.source
@@ -69,17 +69,17 @@ def test_energies_of_every_target_name_their_source(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_target_composes_with_profile_or_is_refused_by_name(name: str) -> None:
+def test_every_target_composes_with_profile_or_raises(name: str) -> None:
     config.register("profile")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("profile", [f"+target={name}"])
     if composed.target.runtime in ("tvm", "onnxruntime"):
-        found = OmegaConf.to_object(composed)
-        assert isinstance(found, ProfileConfig)
-        assert found.target.name == name
+        profile_config = OmegaConf.to_object(composed)
+        assert isinstance(profile_config, ProfileConfig)
+        assert profile_config.target.name == name
     else:
-        words = r"needs no latency table|is not connected: write a kit"
-        with pytest.raises(ConfigError, match=words):
+        message = r"needs no latency table|is not connected: write a kit"
+        with pytest.raises(ConfigError, match=message):
             OmegaConf.to_object(composed)
 
 
@@ -91,10 +91,10 @@ def test_every_data_set_composes_with_train_and_profile(name: str) -> None:
         composed = compose("train", [f"dataset={name}"])
         profiled = OmegaConf.to_object(compose("profile", ["+target=cpu", f"dataset={name}"]))
     assert isinstance(profiled, ProfileConfig)
-    found = OmegaConf.to_object(composed)
-    assert isinstance(found, TrainConfig)
-    assert found.dataset.name == name
-    assert found.train == _compose("+target=npu", f"dataset={name}").train
+    train_config = OmegaConf.to_object(composed)
+    assert isinstance(train_config, TrainConfig)
+    assert train_config.dataset.name == name
+    assert train_config.train == _compose("+target=npu", f"dataset={name}").train
 
 
 @pytest.mark.parametrize(
@@ -107,24 +107,24 @@ def test_every_data_set_composes_with_train_and_profile(name: str) -> None:
         ("sketch", None, "roofline"),
     ],
 )
-def test_cost_model_suits_the_target(name: str, cost: str | None, expected: str) -> None:
+def test_default_cost_model_suits_target(name: str, cost: str | None, expected: str) -> None:
     overrides = [f"+target={name}"] + ([f"cost={cost}"] if cost else [])
     assert _compose(*overrides).cost == expected
 
 
-def test_every_yaml_is_in_a_known_place() -> None:
-    places = {path.parent.relative_to(CONF) for path in CONF.rglob("*.yaml")}
-    assert places == {Path("."), *map(Path, GROUPS)}
+def test_every_yaml_is_in_known_folder() -> None:
+    folders = {path.parent.relative_to(CONF) for path in CONF.rglob("*.yaml")}
+    assert folders == {Path("."), *map(Path, GROUPS)}
 
 
-def test_defaults_are_the_documented_ones() -> None:
-    found = _compose("+target=npu")
-    assert (found.allowed.name, found.dataset.name, found.sampler.name) == (
+def test_defaults_match_documentation() -> None:
+    composed = _compose("+target=npu")
+    assert (composed.allowed.name, composed.dataset.name, composed.sampler.name) == (
         "edge",
         "digits",
         "pareto",
     )
-    assert found.objectives == ["accuracy", "latency_ms", "energy_mj"]
+    assert composed.objectives == ["accuracy", "latency_ms", "energy_mj"]
 
 
 @pytest.mark.parametrize(
@@ -153,38 +153,40 @@ def test_defaults_are_the_documented_ones() -> None:
         ("scoring.confidence=1", "scoring.confidence must be a number in"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(override: str, message: str) -> None:
+def test_invalid_values_raise(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _compose("+target=npu", override)
 
 
-def test_threads_are_those_of_the_roofline_or_refused() -> None:
-    said = ("cost=roofline", "target.threads=4")
+def test_threads_must_match_roofline() -> None:
+    options = ("cost=roofline", "target.threads=4")
     with pytest.raises(ConfigError, match=r"for threads=1, but target\.threads=4"):
-        _compose("+target=cpu", *said)
-    assert _compose("+target=cpu", *said, "target.roofline.threads=4").target.threads == 4
-    assert _compose("+target=nvidia_t4", *said).cost == "roofline"  # one GPU, whatever asks it
-    assert _compose("+target=npu", *said).cost == "roofline"  # by energies, not by power
+        _compose("+target=cpu", *options)
+    assert _compose("+target=cpu", *options, "target.roofline.threads=4").target.threads == 4
+    assert (
+        _compose("+target=nvidia_t4", *options).cost == "roofline"
+    )  # a GPU does not depend on CPU threads
+    assert _compose("+target=npu", *options).cost == "roofline"  # by energies, not by power
 
 
-def test_threads_of_a_gpu_are_no_choice() -> None:
+def test_gpu_rejects_thread_counts() -> None:
     message = r"thread_counts=\[1, 4\]: the speed and power of target 'cuda'"
     with pytest.raises(ConfigError, match=message):
         _compose("+target=cuda", "target.thread_counts=[1,4]")
 
 
 @pytest.mark.parametrize("name", ["npu", "cpu", "sketch", "cuda"])
-def test_facts_that_came_later_are_told_where_they_say_something(name: str) -> None:
-    found = facts(_compose(f"+target={name}").target)
-    assert "threads" not in (found["roofline"] or {})
-    assert ("per_device" in (found["power"] or {})) == (name == "cuda")
+def test_new_facts_are_omitted_if_default(name: str) -> None:
+    target_facts = facts(_compose(f"+target={name}").target)
+    assert "threads" not in (target_facts["roofline"] or {})
+    assert ("per_device" in (target_facts["power"] or {})) == (name == "cuda")
 
 
-def test_hydra_is_the_version_whose_habits_were_tried() -> None:
+def test_hydra_version_is_tested_one() -> None:
     assert hydra.__version__.startswith("1.3")
 
 
-def _of_own_target(folder: Path, text: str, *arguments: str) -> SearchConfig:
+def _custom_target_config(folder: Path, text: str, *arguments: str) -> SearchConfig:
     (folder / "target").mkdir(exist_ok=True)
     (folder / "target" / "board.yaml").write_text(text)
     result = compose_config("search", ["+target=board", "--config-dir", str(folder), *arguments])
@@ -192,9 +194,9 @@ def _of_own_target(folder: Path, text: str, *arguments: str) -> SearchConfig:
     return result
 
 
-def test_target_file_extends_a_shipped_one(tmp_path: Path) -> None:
+def test_target_file_extends_shipped_target(tmp_path: Path) -> None:
     text = "defaults: [ethos_u55_256]\nname: board\nclock_mhz: 400\nvela: {config: own.ini}\n"
-    target = _of_own_target(tmp_path, text, "search_space=tiny").target
+    target = _custom_target_config(tmp_path, text, "search_space=tiny").target
     shipped = facts(_compose("+target=ethos_u55_256").target)
     vela = {**shipped["vela"], "config": "own.ini"}
     assert facts(target) == {**shipped, "name": "board", "clock_mhz": 400, "vela": vela}
@@ -221,14 +223,14 @@ def test_target_file_extends_a_shipped_one(tmp_path: Path) -> None:
 )
 def test_all_missing_keys_of_a_target_are_named(tmp_path: Path, text: str, missing: str) -> None:
     with pytest.raises(ConfigError) as error:
-        _of_own_target(tmp_path, text, "search_space=tiny")
+        _custom_target_config(tmp_path, text, "search_space=tiny")
     message = f"Target 'board' lacks {missing}: add them to its file, or take them from a shipped "
     assert str(error.value).startswith(message)
 
 
 def test_unknown_target_in_defaults_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'target/board': Unknown entry of defaults 'ethos_u5'"):
-        _of_own_target(tmp_path, "defaults: [ethos_u5]\nname: board\n", "search_space=tiny")
+        _custom_target_config(tmp_path, "defaults: [ethos_u5]\nname: board\n", "search_space=tiny")
 
 
 @pytest.mark.parametrize(
@@ -247,9 +249,7 @@ def test_unknown_target_in_defaults_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_options_of_absent_or_present_sections_are_refused_in_one_line(
-    target: str, option: str, message: str
-) -> None:
+def test_wrong_option_prefix_raises(target: str, option: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         compose_config("search", [f"+target={target}", option])
     assert str(error.value).startswith(message)
@@ -262,7 +262,7 @@ def test_options_of_absent_or_present_sections_are_refused_in_one_line(
         ("nobody", ["npu", "sketch"], "link.to: Unknown target 'nobody'. Allowed: npu, sketch"),
     ],
 )
-def test_link_leads_to_another_target(to: str, targets: list[str], message: str) -> None:
+def test_link_must_lead_to_other_target(to: str, targets: list[str], message: str) -> None:
     configs = [compose_config("search", [f"+target={name}", f"link.to={to}"]) for name in targets]
     with pytest.raises(ConfigError, match=message):
         check_link(configs)

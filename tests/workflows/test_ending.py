@@ -1,4 +1,4 @@
-"""How a search ends where something is missing."""
+"""End of a search with missing results, and its notes."""
 
 import json
 from dataclasses import replace
@@ -33,21 +33,21 @@ def _front(folder: RunFolder, failed: dict[str, str]) -> TargetFront:
 
 
 @pytest.mark.parametrize(
-    ("failed", "words"),
+    ("failed", "message"),
     [
         ({}, "None of the networks within its budget was fine-tuned"),
         ({"abc": "no answer."}, "None of 1 networks that may be on the front could be verified, "),
     ],
 )
-def test_a_target_of_which_none_is_verified_says_why(
-    folder: RunFolder, failed: dict[str, str], words: str
+def test_target_without_verified_networks_names_reason(
+    folder: RunFolder, failed: dict[str, str], message: str
 ) -> None:
     line = ending._none_verified(_front(folder, failed), folder, 2)
-    assert line.startswith(f"npu: {words}")
+    assert line.startswith(f"npu: {message}")
     assert line.endswith(f"search run.resume={folder.path}")
 
 
-def test_a_target_without_a_front_says_so_and_keeps_none_of_an_earlier_end(
+def test_target_without_front_removes_earlier_files(
     folder: RunFolder,
 ) -> None:
     config = {
@@ -55,25 +55,26 @@ def test_a_target_without_a_front_says_so_and_keeps_none_of_an_earlier_end(
         "target": {"name": "npu"}, "dataset": {"name": "digits"}, "cost": "analytic",
         "search_space": "tiny",
     }  # fmt: skip
-    of_target = {"config": config}
+    target_facts = {"config": config}
     manifest = {
         "format": 2, "verb": "search", "arguments": [], "config": config,
-        "targets": {"npu": of_target, "cpu": of_target}, "objectives": ["accuracy", "latency_ms"],
+        "targets": {"npu": target_facts, "cpu": target_facts},
+        "objectives": ["accuracy", "latency_ms"],
     }  # fmt: skip
     for name in FILES:
         folder.write_bytes(f"npu/{name}", b"earlier")
     folder.write_bytes("front.json", b"earlier")
-    lacking = {"npu": "none could be verified", "cpu": "nothing fits the budget"}
-    ending._without_front(folder, manifest, lacking, "none could be verified")
-    own = RunFolder(folder.path / "npu").path
-    assert {p.name for p in own.iterdir()} == {"candidates.parquet", "manifest.json"}
-    assert {p.name for p in folder.path.iterdir()} == {"manifest.json", *lacking}
-    assert json.loads((own / "manifest.json").read_text())["part_of"] == ".."
+    statuses = {"npu": "none could be verified", "cpu": "nothing fits the budget"}
+    ending._without_front(folder, manifest, statuses, "none could be verified")
+    npu_folder = RunFolder(folder.path / "npu").path
+    assert {p.name for p in npu_folder.iterdir()} == {"candidates.parquet", "manifest.json"}
+    assert {p.name for p in folder.path.iterdir()} == {"manifest.json", *statuses}
+    assert json.loads((npu_folder / "manifest.json").read_text())["part_of"] == ".."
     targets = SearchResult(folder.path).targets
-    assert {name: found.manifest["status"] for name, found in targets.items()} == lacking
+    assert {name: result.manifest["status"] for name, result in targets.items()} == statuses
 
 
-def test_members_without_int8_training_are_named_wherever_what_is_left_out_is(
+def test_notes_name_members_without_int8_training(
     folder: RunFolder,
 ) -> None:
     front = replace(_front(folder, {"abc": "no."}), without_int8_training={"f00"})
@@ -89,7 +90,7 @@ def _member(name: str, n_right: int) -> Any:
     return SimpleNamespace(candidate=candidate, quality=quality, figures=figures, on_front=True)
 
 
-def _data_of_ten() -> ImageData:
+def _data_of_ten_classes() -> ImageData:
     targets = torch.arange(360) % 10
     split = InMemorySplit(torch.zeros(360, 1, 1, 1), targets)
     task = ClassificationTask(tuple("0123456789"), (36,) * 10)
@@ -97,66 +98,71 @@ def _data_of_ten() -> ImageData:
 
 
 @pytest.mark.parametrize("n_better", [0, 1])
-def test_members_that_are_not_better_than_a_constant_answer_are_named(
-    folder: RunFolder, n_better: int
-) -> None:
-    parts = SimpleNamespace(data=_data_of_ten())
+def test_members_at_chance_level_are_named(folder: RunFolder, n_better: int) -> None:
+    parts = SimpleNamespace(data=_data_of_ten_classes())
     context: Any = SimpleNamespace(target="npu", parts=parts)
     members = [_member("f00", 39), *[_member("f01", 180)] * n_better]
     front = Front(("accuracy", "latency_ms"), members, {}, ["f00"])
-    found = replace(_front(folder, {}), context=context, front=front)
-    of = "the majority class, '0' (accuracy 0.1000 on 360 test images)"
+    target_front = replace(_front(folder, {}), context=context, front=front)
+    majority = "the majority class, '0' (accuracy 0.1000 on 360 test images)"
     assert front.is_at_chance_level is not bool(n_better)
     if n_better:
-        (note,) = found.notes
-        assert note.startswith(f"Not significantly better than {of}: f00 (0.1083). Train longer: ")
-        assert found.headline == []
+        (note,) = target_front.notes
+        assert note.startswith(
+            f"Not significantly better than {majority}: f00 (0.1083). Train longer: "
+        )
+        assert target_front.headline == []
         assert [m.candidate.id for m in front.recommendable] == ["f01"]
     else:
-        (line,) = found.headline
-        assert line.startswith(f"No network is better than {of}: none is recommended, and export ")
-        assert found.notes == []
+        (line,) = target_front.headline
+        assert line.startswith(
+            f"No network is better than {majority}: none is recommended, and export "
+        )
+        assert target_front.notes == []
 
 
-def test_members_whose_energy_idling_hides_are_counted(folder: RunFolder) -> None:
+def test_members_with_energy_near_idle_are_counted(folder: RunFolder) -> None:
     target = SimpleNamespace(meter="nvml")
     context: Any = SimpleNamespace(target="cuda", config=SimpleNamespace(target=target))
-    told, hidden = Quantity(0.5, "measured", 0.4, 0.6), Quantity(0.23, "measured", 0.0, 0.62)
+    significant, insignificant = (
+        Quantity(0.5, "measured", 0.4, 0.6),
+        Quantity(0.23, "measured", 0.0, 0.62),
+    )
     modelled = Quantity(43.0, "modelled", 0.0, 84.0)
-    for energies, words in (
+    for energies, message in (
         (
-            [told, hidden, hidden],
+            [significant, insignificant, insignificant],
             "Energy of 2 of 3 is not significantly above idle by target.meter=nvml: ",
         ),
-        ([hidden, modelled], "Energy of 1 of 1 "),
-        ([told, modelled], ""),
+        ([insignificant, modelled], "Energy of 1 of 1 "),
+        ([significant, modelled], ""),
     ):
         members: Any = [SimpleNamespace(figures={"energy_mj": energy}) for energy in energies]
         notes = replace(_front(folder, {}), context=context, front=Front((), members)).notes
-        assert [note.startswith(words) for note in notes] == [True] * bool(words)
+        assert [note.startswith(message) for note in notes] == [True] * bool(message)
 
 
 @pytest.mark.parametrize(
-    ("hurried", "short", "of"),
+    ("hurried", "short", "weights"),
     [
         (True, "int8", "the weights calibrated to int8 without training"),
         (True, "fp32", "these weights"),
         (False, "int8", "these weights"),
     ],
 )
-def test_an_export_says_that_the_search_had_no_time_for_int8(
-    folder: RunFolder, hurried: bool, short: str, of: str
+def test_export_record_names_calibrated_weights(
+    folder: RunFolder, hurried: bool, short: str, weights: str
 ) -> None:
     genotype = Genotype("tiny", ())
     figures = {f"accuracy_{short}": [0.9, "measured", None, None]}
-    made = {"genotype": {}, "figures": figures, "details": {}, "files": {}}
-    folder.write_json(f"models/{genotype.id}.json", made)
+    record = {"genotype": {}, "figures": figures, "details": {}, "files": {}}
+    folder.write_json(f"models/{genotype.id}.json", record)
     finishing = {"hurried": [genotype.id]} if hurried else {}
     pick: Any = SimpleNamespace(
         context=SimpleNamespace(target="npu"), genotype=genotype, manifest={"finishing": finishing},
         finisher=SimpleNamespace(other=None),
     )  # fmt: skip
     order: Any = SimpleNamespace(config=SimpleNamespace(run=folder.path))
-    found = reported(order, pick, {})
-    assert found is not None
-    assert found["of"] == of
+    source = reported(order, pick, {})
+    assert source is not None
+    assert source["of"] == weights

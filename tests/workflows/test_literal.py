@@ -1,4 +1,4 @@
-"""Texts on the command line, whatever characters are in them."""
+"""Text values with arbitrary characters on the command line."""
 
 import random
 from pathlib import Path
@@ -29,16 +29,16 @@ def _dir(value: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", few_of([*ODD[::2], *ODD[1::2]], 19))
-def test_paths_are_taken_as_they_are_written(text: str) -> None:
+def test_paths_are_taken_literally(text: str) -> None:
     read = "./???" if text == "???" else text
     assert _dir(text) == read
-    assert _dir(grammar.quoted_if_needed(text)) == read  # as messages say it
+    assert _dir(grammar.quoted_if_needed(text)) == read  # as printed in messages
     quoted = f"run.dir={grammar.in_quotes(text)}"  # for Hydra
     both = compose("compare", [f"runs={grammar.listed([text, 'b'])}", quoted])
     assert (both.run.dir, both.paths) == (read, [read, "b"])
 
 
-def test_any_text_is_taken_as_it_is_written() -> None:
+def test_random_text_is_taken_literally() -> None:
     rng = random.Random(0)
     parser = OverridesParser.create()
     for _ in range(500):
@@ -63,10 +63,10 @@ def test_any_text_is_taken_as_it_is_written() -> None:
         ("null", None),
     ],
 )
-def test_lists_are_read_where_an_option_takes_them(written: str, read: object) -> None:
+def test_lists_are_parsed_for_list_options(written: str, read: object) -> None:
     config = compose("search", ["+target=npu", f"search_space={written}"])
     assert config.search_space == read
-    assert _dir("[a,b]") == "[a,b]"  # one folder
+    assert _dir("[a,b]") == "[a,b]"  # a single folder
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_commas_separate_runs_of_a_sweep(argument: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "''", '""', "\udcff", "a\0b"])
-def test_what_is_no_path_is_refused(value: str) -> None:
+def test_invalid_paths_raise(value: str) -> None:
     with pytest.raises(ConfigError, match=r"^run\.dir"):
         _dir(value)
 
 
 @pytest.mark.slow
-def test_sweep_over_odd_paths_writes_there(
+def test_sweep_supports_unusual_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -33,7 +33,7 @@ TINY = ("+target=npu", "search_space=tiny", "study.workers=2")
 
 
 @pytest.fixture(autouse=True)
-def _started(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fixed_elapsed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "elapsed_s", lambda: 6.0)
 
 
@@ -43,7 +43,7 @@ def digits() -> SearchComponents:
     return components.parts(config, NullProgress())
 
 
-def _planned(
+def _make_plan(
     digits: SearchComponents,
     monkeypatch: pytest.MonkeyPatch,
     *options: str,
@@ -60,32 +60,32 @@ def _planned(
     return settled, plan, planner.messages
 
 
-def _parts(plan: TimePlan) -> float:
-    spent_s = plan.preparation_s + plan.supernet_s + plan.search_s
-    return spent_s + plan.finetuning_s + plan.verification_s
+def _total_s(plan: TimePlan) -> float:
+    before_finetuning_s = plan.preparation_s + plan.supernet_s + plan.search_s
+    return before_finetuning_s + plan.finetuning_s + plan.verification_s
 
 
-def test_the_parts_add_up_to_the_limit(
-    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settled, plan, (line,) = _planned(digits, monkeypatch, "minutes=10")
+def test_phases_add_up_to_limit(digits: SearchComponents, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled, plan, (line,) = _make_plan(digits, monkeypatch, "minutes=10")
     assert settled.accuracy == "trained"
     assert settled.n_trials == 1_000_000
-    assert _parts(plan) == pytest.approx(600)
+    assert _total_s(plan) == pytest.approx(600)
     assert plan.preparation_s == 6
     assert 0.25 * 600 < plan.finetuning_s < plan.search_s
     assert line.startswith("10 min: preparation 0.1, search ")
-    given, plan, _ = _planned(digits, monkeypatch, "minutes=10", "finish.minutes=7", "n_trials=5")
-    assert given.n_trials == 5
+    custom, plan, _ = _make_plan(
+        digits, monkeypatch, "minutes=10", "finish.minutes=7", "n_trials=5"
+    )
+    assert custom.n_trials == 5
     assert plan.finetuning_s == 420
-    assert _parts(plan) == pytest.approx(600)
+    assert _total_s(plan) == pytest.approx(600)
 
 
 @pytest.mark.parametrize(
     ("minutes", "epoch_s", "accuracy"),
     [(10, 1.0, "trained"), (10, 60.0, "trained"), (60, 60.0, "supernet"), (60, 1.0, "trained")],
 )
-def test_a_supernet_is_chosen_where_epochs_are_long_and_its_schedule_fits_into_half(
+def test_supernet_is_chosen_for_long_epochs(
     digits: SearchComponents,
     monkeypatch: pytest.MonkeyPatch,
     minutes: int,
@@ -93,18 +93,18 @@ def test_a_supernet_is_chosen_where_epochs_are_long_and_its_schedule_fits_into_h
     accuracy: str,
 ) -> None:
     options = (f"minutes={minutes}", "train.epochs=25")  # 30 minutes for the supernet
-    settled, plan, _ = _planned(
+    settled, plan, _ = _make_plan(
         digits, monkeypatch, *options, epoch_s=epoch_s, supernet_epoch_s=72.0
     )
     assert settled.accuracy == accuracy
     assert plan.supernet_s == 1800 * (accuracy == "supernet")
 
 
-def test_schedules_are_shortened_to_fit(
+def test_supernet_schedule_is_shortened_to_fit(
     digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("minutes=10", "accuracy=supernet", "train.epochs=1000")
-    settled, plan, lines = _planned(digits, monkeypatch, *options)
+    settled, plan, lines = _make_plan(digits, monkeypatch, *options)
     assert settled.train.epochs == plan.epochs
     assert 200 <= plan.supernet_s <= 300
     assert plan.search_s > 60
@@ -115,7 +115,7 @@ def test_schedules_are_shortened_to_fit(
     ("epoch_s", "n_trials", "fidelities"),
     [(1.0, 100, [1, 4]), (3.0, 100, [1, 2]), (3.0, 20, [1, 4]), (20.0, 100, [1])],
 )
-def test_candidates_are_trained_as_long_as_enough_of_them_fit(
+def test_fidelities_depend_on_number_of_candidates(
     digits: SearchComponents,
     monkeypatch: pytest.MonkeyPatch,
     epoch_s: float,
@@ -123,30 +123,30 @@ def test_candidates_are_trained_as_long_as_enough_of_them_fit(
     fidelities: list[int],
 ) -> None:
     options = ("minutes=10", f"n_trials={n_trials}", "accuracy=trained")
-    settled, _, lines = _planned(digits, monkeypatch, *options, epoch_s=epoch_s)
+    settled, _, lines = _make_plan(digits, monkeypatch, *options, epoch_s=epoch_s)
     assert settled.trained.fidelities == fidelities
     if fidelities != [1, 4]:
         assert f"trained.fidelities={fidelities} instead of [1, 4]" in lines[1]
 
 
 @pytest.mark.parametrize("options", [(), ("accuracy=supernet",), ("finish.minutes=3",)])
-def test_a_limit_that_gives_no_front_is_refused_with_the_shortest_that_does(
+def test_short_limit_names_shortest_feasible_limit(
     digits: SearchComponents, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError, match=r"minutes=0\.2 is too short for a front") as error:
-        _planned(digits, monkeypatch, *options, "minutes=0.2")
-    least = str(error.value).rpartition("minutes=")[2].rstrip(".")
-    _, plan, _ = _planned(digits, monkeypatch, *options, f"minutes={least}")
+        _make_plan(digits, monkeypatch, *options, "minutes=0.2")
+    shortest = str(error.value).rpartition("minutes=")[2].rstrip(".")
+    _, plan, _ = _make_plan(digits, monkeypatch, *options, f"minutes={shortest}")
     assert plan.search_s > 0
     with pytest.raises(ConfigError):
-        _planned(digits, monkeypatch, *options, f"minutes={0.6 * float(least):g}")
+        _make_plan(digits, monkeypatch, *options, f"minutes={0.6 * float(shortest):g}")
 
 
-def test_a_resumed_run_keeps_its_schedules_and_divides_what_is_left(
+def test_resume_keeps_schedule_and_divides_remaining_time(
     digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("minutes=10", "accuracy=supernet", "train.epochs=1000")
-    _, before, _ = _planned(digits, monkeypatch, *options)
+    _, before, _ = _make_plan(digits, monkeypatch, *options)
     monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: math.nan)
     config = compose("search", [*TINY, "minutes=20"])
     planner = Planner([config], {"time_plan": before.to_json(), "elapsed_s": 590.0})
@@ -155,18 +155,18 @@ def test_a_resumed_run_keeps_its_schedules_and_divides_what_is_left(
     limit = planner.limit(300.0)
     assert limit is not None
     assert limit.elapsed_s == 596
-    assert _parts(limit.plan) == pytest.approx(1200)
-    left_s = 1200 - 596 - before.verification_s
-    assert limit.finetuning_left_s() == pytest.approx(left_s)
+    assert _total_s(limit.plan) == pytest.approx(1200)
+    remaining_s = 1200 - 596 - before.verification_s
+    assert limit.finetuning_left_s() == pytest.approx(remaining_s)
     share = before.search_s / (before.search_s + before.finetuning_s)
     monkeypatch.setattr("time.monotonic", lambda: 1000.0)
-    assert limit.search_end() == pytest.approx(1000 + share * left_s)
-    spent = TimeLimit(replace(limit.plan, limit_s=60), 100.0)
-    assert spent.search_end() == 1000
-    assert spent.finetuning_left_s() == 0
+    assert limit.search_end() == pytest.approx(1000 + share * remaining_s)
+    exhausted = TimeLimit(replace(limit.plan, limit_s=60), 100.0)
+    assert exhausted.search_end() == 1000
+    assert exhausted.finetuning_left_s() == 0
 
 
-def test_a_supernet_that_is_too_slow_gets_a_shorter_schedule(
+def test_slow_supernet_gets_shorter_schedule(
     digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TrainedEvaluator, "epoch_s", lambda *_: 0.5)
@@ -181,14 +181,14 @@ def test_a_supernet_that_is_too_slow_gets_a_shorter_schedule(
     assert plan.supernet_s < end_s < plan.supernet_s + 0.6 * (plan.search_s + plan.finetuning_s)
     message = planner.shorter(TimeLimitReached(12, 3000), Path("run"))
     assert message.startswith("After 12 of 3,000 steps, the supernet's training would end too late")
-    monkeypatch.setattr(processes, "elapsed_s", lambda: 60.0)  # of them 54 s for the 12 steps
+    monkeypatch.setattr(processes, "elapsed_s", lambda: 60.0)  # including 54 s for the 12 steps
     monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: 40.0)
     (settled,) = planner(parts)
-    again = TimePlan.of(planner.facts()["time_plan"], 600)
+    shortened = TimePlan.of(planner.facts()["time_plan"], 600)
     assert not planner.is_first
-    assert 1 <= settled.train.epochs == again.epochs < epochs
-    assert again.supernet_s == 40 * again.epochs < 300
-    assert _parts(again) == pytest.approx(600)
+    assert 1 <= settled.train.epochs == shortened.epochs < epochs
+    assert shortened.supernet_s == 40 * shortened.epochs < 300
+    assert _total_s(shortened) == pytest.approx(600)
     monkeypatch.setattr(processes, "elapsed_s", lambda: 500.0)
     with pytest.raises(ConfigError, match="minutes=10 is too short for a front"):
         planner(parts)
@@ -197,36 +197,36 @@ def test_a_supernet_that_is_too_slow_gets_a_shorter_schedule(
         resumed.shorter(TimeLimitReached(12, 3000), Path("run"))
 
 
-def test_a_training_is_stopped_as_soon_as_it_cannot_end_in_time(
+def test_training_stops_if_it_cannot_end_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("time.monotonic", lambda: 1000.0)
     with stop_trainings(1100.0):
-        assert not must_stop(20.0, 10, 50)  # 100 s more
-        assert must_stop(20.0, 10, 65)  # 130 s more
-        assert not must_stop(2.0, 1, 650)  # too few steps to tell
+        assert not must_stop(20.0, 10, 50)  # 100 s remaining
+        assert must_stop(20.0, 10, 65)  # 130 s remaining
+        assert not must_stop(2.0, 1, 650)  # too few steps for an estimate
     assert not must_stop(20.0, 10, 10**6)
     with stop_trainings(999.0):
         assert must_stop(0.1, 1, 1)
 
 
 @pytest.mark.slow
-def test_a_search_restarts_a_slow_supernet_within_its_limit(
+def test_search_restarts_slow_supernet_within_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begin, timed, n_timed = time.monotonic(), TrainingSetup.epoch_s, 0
+    begin, original_epoch_s, n_timed = time.monotonic(), TrainingSetup.epoch_s, 0
 
     def epoch_s(setup: TrainingSetup) -> float:
         nonlocal n_timed
         n_timed += 1
-        return timed(setup) / (50 if n_timed == 1 else 1)
+        return original_epoch_s(setup) / (50 if n_timed == 1 else 1)
 
     monkeypatch.setattr(processes, "elapsed_s", lambda: time.monotonic() - begin)
     monkeypatch.setattr(TrainingSetup, "epoch_s", epoch_s)
     folder = tmp_path / "run"
-    given = [f"run.dir={folder}", f"run.supernets={tmp_path / 'networks'}", "train.epochs=100000"]
+    paths = [f"run.dir={folder}", f"run.supernets={tmp_path / 'networks'}", "train.epochs=100000"]
     options = ["accuracy=supernet", "minutes=4", "finish.epochs=0", "study.workers=1"]
-    assert run(["search", *TINY[:2], *options, *given]) == 0
+    assert run(["search", *TINY[:2], *options, *paths]) == 0
     assert time.monotonic() - begin < 264
     output = " ".join(capsys.readouterr().out.split())
     assert "it starts again with a shorter schedule." in output
@@ -239,7 +239,7 @@ def test_a_search_restarts_a_slow_supernet_within_its_limit(
     assert run(["export", str(folder), f"dir={tmp_path / 'export'}", "force=true"]) == 0
 
 
-def test_without_a_limit_nothing_is_planned(
+def test_planner_without_limit_does_nothing(
     digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TrainedEvaluator, "epoch_s", lambda *_: 1 / 0)
@@ -259,11 +259,11 @@ def _check(tiny: SearchSpace, limits: dict[str, float], queries: int | None = No
     check_limits(tiny, limits, SimpleNamespace(cost=cost, max_cost_queries=queries))
 
 
-def test_an_impossible_budget_is_refused_with_what_the_cheapest_candidate_needs(
+def test_impossible_budget_names_cost_of_cheapest_candidate(
     tiny: SearchSpace,
 ) -> None:
     smallest = tiny.smallest().id
-    for name, limit, words in (
+    for name, limit, message in (
         (
             "latency_ms",
             0.5,
@@ -273,17 +273,17 @@ def test_an_impossible_budget_is_refused_with_what_the_cheapest_candidate_needs(
     ):
         with pytest.raises(BudgetError) as error:
             _check(tiny, {name: limit})
-        assert words in str(error.value)
-    _check(tiny, {"latency_ms": 1.5})  # others may cost less than the smallest
-    _check(tiny, {"latency_ms": 0.5}, 0)  # to cost one, it must be measured
+        assert message in str(error.value)
+    _check(tiny, {"latency_ms": 1.5})  # other candidates may cost less
+    _check(tiny, {"latency_ms": 0.5}, 0)  # the cost requires a measurement
     _check(tiny, {"flash_kib": 1e-9})  # unknown
 
 
-# The time left on the screen.
+# Remaining time on the screen.
 
 
 @dataclass
-class _Trials:
+class _FakeStudy:
     candidates: list[Candidate]
     durations: dict[int, float]
 
@@ -291,14 +291,14 @@ class _Trials:
 def _remaining(
     digits: SearchComponents, *options: str, limit: TimeLimit | None = None
 ) -> start.RemainingTime:
-    """Return the estimate of a search with 100 trials: 1.5 s, and 0.4 s for each epoch."""
+    """Return the estimate for 100 trials of 1.5 s plus 0.4 s per epoch."""
     config = compose("search", [*TINY, *options])
     parts = components.retargeted(digits, config)
     columns = [config.trained.column("accuracy", i) for i in range(2)]
     epochs = [1 if i % 2 else 5 for i in range(100)]
     return start.RemainingTime(
         [cast("TargetContext", SimpleNamespace(config=config, parts=parts))],
-        _Trials(
+        _FakeStudy(
             [
                 Candidate(
                     i,
@@ -314,11 +314,11 @@ def _remaining(
     )
 
 
-def test_time_left_includes_all_later_phases(digits: SearchComponents) -> None:
+def test_remaining_time_includes_all_later_phases(digits: SearchComponents) -> None:
     remaining = _remaining(digits, "accuracy=trained")
-    network_s = 20 * 0.4 / 2  # of 2 workers
+    network_s = 20 * 0.4 / 2  # 2 workers
     verified_s = (0.3 + 0.6 * (360 + 720) * 0.4 / 1077) / 2
-    all_s = 20 * (network_s + verified_s) + 2  # seconds for reports
+    all_s = 20 * (network_s + verified_s) + 2  # 2 s for reports
     assert math.isinf(remaining.begin("Search", 100))
     assert remaining.left_s(7.0) == pytest.approx(7 + all_s + START_S)
     n_steps = 20 * (1077 // 64)
@@ -330,7 +330,7 @@ def test_time_left_includes_all_later_phases(digits: SearchComponents) -> None:
     assert remaining.left_s(7.0) == pytest.approx(7 + 2)
 
 
-def test_time_left_without_fine_tuning_and_with_unknown_epochs(digits: SearchComponents) -> None:
+def test_remaining_time_without_finetuning_or_known_epochs(digits: SearchComponents) -> None:
     remaining = _remaining(digits, "accuracy=trained", "finish.epochs=0")
     remaining.begin("Search", 100)
     assert remaining.left_s(7.0) == pytest.approx(7 + 4 + 20 * 0.27 + 2, abs=0.1)
@@ -339,14 +339,14 @@ def test_time_left_without_fine_tuning_and_with_unknown_epochs(digits: SearchCom
     assert unknown.left_s(7.0) is None
 
 
-def test_time_left_within_a_limit_is_that_of_the_limit(digits: SearchComponents) -> None:
+def test_remaining_time_follows_time_limit(digits: SearchComponents) -> None:
     plan = TimePlan(300, 6, 0, 150, 120, 24, "trained", 20, (1, 4))
     remaining = _remaining(digits, "accuracy=trained", "minutes=5", limit=TimeLimit(plan, 10.0))
     remaining.begin("Search", 1_000_000)
     assert remaining.left_s(50.0) == pytest.approx(300 - 10 - 6)
 
 
-def test_images_that_lose_most_pixels_are_reported(digits: SearchComponents) -> None:
+def test_lost_pixels_are_reported(digits: SearchComponents) -> None:
     def lines(sizes: dict[tuple[int, int], int]) -> list[str]:
         data = replace(digits.data, file_sizes=sizes)
         return [
