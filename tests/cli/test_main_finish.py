@@ -364,7 +364,7 @@ def test_int8_is_only_calibrated_until_time_suffices(
     monkeypatch.setattr(TrainingStage, "takes_s", lambda *_: 0.0)
     assert search(20) == set()
     out = capsys.readouterr().out
-    assert out.count("Train for int8") >= len(hurried), "trained while members are finished"
+    assert "train for int8" in out  # within the time of fine-tuning
     assert "only calibrated" not in out
 
 

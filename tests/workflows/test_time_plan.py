@@ -20,6 +20,8 @@ from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.targets import check_limits
 from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.finetuning import time_budget
+from hwnas.training.finetuning.time_budget import TimeWindow, TrainingTimes
 from hwnas.training.supernet import TrainingSetup
 from hwnas.workflows import components
 from hwnas.workflows.components import SearchComponents
@@ -27,6 +29,7 @@ from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.compose import compose
 from hwnas.workflows.search import start
 from hwnas.workflows.search.context import TargetContext
+from hwnas.workflows.search.finisher import FinetuneSchedule
 from hwnas.workflows.search.time_plan import START_S, Planner, TimeLimit, TimePlan
 
 TINY = ("+target=npu", "search_space=tiny", "study.workers=2")
@@ -366,3 +369,26 @@ def test_lost_pixels_are_reported(digits: SearchComponents) -> None:
     assert resized.startswith("resized to ")
     assert warning.startswith("! More than 99% of the pixels are lost")
     assert len(lines({(14, 12): 4})) == 2
+
+
+def test_fine_tuning_within_limit_follows_durations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    genotypes = [Genotype("tiny", (("n", i),)) for i in range(4)]
+    candidates = [Candidate(i, genotype, {}) for i, genotype in enumerate(genotypes)]
+    ids = [g.id for g in genotypes]
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now.s)
+    sizes = dict(zip(ids, (40, 10, 20, 5), strict=True))
+    times = TrainingTimes(sizes, lambda name: sizes[name] / time_budget.INT8_TRAINING)
+    schedule = FinetuneSchedule(times, TimeWindow(100.0, 100.0), 1, 1)
+
+    def take(durations_s: dict[str, float | None]) -> list[str]:
+        left = [c for c in candidates if c.id not in schedule.started]
+        return [g.id for g in schedule.take(left, durations_s, lambda g: g.id == ids[3])]
+
+    assert take({}) == [ids[3], ids[0]]  # what was begun before comes first
+    now.s = 80.0  # twice the estimate: the next one would take 20 s, the other one 40 s
+    assert take({ids[0]: 80.0, ids[3]: None}) == [ids[1]]
+    now.s = 100.0
+    assert take({ids[0]: 80.0, ids[1]: 20.0, ids[3]: None}) == []

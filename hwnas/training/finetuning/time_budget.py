@@ -153,6 +153,8 @@ _MIN_SCHEDULE = 1 / 3  # fraction of the epochs below which fewer networks are t
 class TrainingTimes:
     """Durations of trainings, interpolated by size between a few networks that are timed.
 
+    Completed trainings correct the estimates, as the load of the machine may change.
+
     Args:
         sizes: Multiply-accumulates per image of each network, by id of its genotype.
         epoch_s: Returns the duration in seconds of an epoch of a network, given its id.
@@ -163,6 +165,19 @@ class TrainingTimes:
         timed = dict.fromkeys([by_size[0], by_size[len(by_size) // 2], by_size[-1]])
         self._sizes, self.names = sizes, [*sizes]
         self._known = {sizes[name]: epoch_s(name) for name in timed}
+        self._factor = 1.0  # of the estimates, by the durations of completed trainings
+
+    def correct(self, durations_s: Mapping[str, float], epochs: int) -> None:
+        """Scale the estimates to the durations of completed trainings.
+
+        Args:
+            durations_s: Seconds of fine-tuning and int8 training, by id of the network.
+            epochs: Epochs of each network.
+        """
+        self._factor = 1.0
+        estimated_s = sum(self.member_s(name, epochs) for name in durations_s)
+        if estimated_s:
+            self._factor = sum(durations_s.values()) / estimated_s
 
     def member_s(self, name: str, epochs: int) -> float:
         """Return the seconds of fine-tuning and int8 training of a network, given its id."""
@@ -171,7 +186,7 @@ class TrainingTimes:
     def training_s(self, name: str, epochs: int) -> float:
         """Return the seconds of fine-tuning of a network, given its id."""
         seconds = np.interp(self._sizes[name], [*self._known], [*self._known.values()])
-        return epochs * float(seconds)
+        return self._factor * epochs * float(seconds)
 
     def epochs(self, names: Sequence[str], max_epochs: int, core_s: float, n_processes: int) -> int:
         """Return the number of epochs, from 1 to ``max_epochs``, with which enough networks fit.
@@ -194,7 +209,7 @@ class TrainingTimes:
         return max(1, fitting(N_MEMBERS), min(shortest, fitting(_MIN_MEMBERS)))
 
     def within(self, names: Iterable[str], epochs: int, core_s: float, left_s: float) -> list[str]:
-        """Return the networks that fit into the remaining time, largest first.
+        """Return the networks that fit into the remaining time together.
 
         Args:
             names: Ids of the networks, in the order of preference.
@@ -208,4 +223,4 @@ class TrainingTimes:
             if self.training_s(name, epochs) <= left_s and seconds <= core_s:
                 chosen.append(name)
                 core_s -= seconds
-        return sorted(chosen, key=lambda name: -self._sizes[name])
+        return chosen

@@ -1,6 +1,7 @@
 """Fine-tuning as in a finished search, from its cached trainings; and its execution."""
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -210,6 +211,7 @@ class FinetuneResult:
     """The result of fine-tuning one network."""
 
     figure: Quantity  #: metric on the validation split
+    elapsed_s: float | None = None  #: seconds of the training; ``None`` if it was resumed
     without_int8_training: bool = False  #: True if time ran out before its int8 training
 
 
@@ -375,6 +377,7 @@ def _ready(
     left_s = slot.left_s()
     if estimate_s > left_s / 2 and not own[0].fits(genotype, left_s):
         return genotype.id, None
+    start, is_new = time.monotonic(), not own[0].checkpoint(genotype).n_steps()
     try:
         with stop_trainings(slot.end_by):
             figure = own[0].tuned(genotype)
@@ -383,4 +386,5 @@ def _ready(
     if not slot.is_limited:  # int8 training runs at verification
         return genotype.id, FinetuneResult(figure)
     without_int8_training = [each.for_int8(genotype, slot.left_s) for each in compress(own, fits)]
-    return genotype.id, FinetuneResult(figure, any(without_int8_training))
+    elapsed_s = time.monotonic() - start if is_new else None
+    return genotype.id, FinetuneResult(figure, elapsed_s, any(without_int8_training))

@@ -255,28 +255,30 @@ class FinetuneSchedule:
     def take(
         self,
         wanted: Sequence[Candidate],
-        results: Mapping[str, object],
-        is_kept: Callable[[Genotype], bool],
+        durations_s: Mapping[str, float | None],
+        is_begun: Callable[[Genotype], bool],
     ) -> list[Genotype]:
-        """Return the networks to start next: all stored ones, and others for half of the time.
+        """Return the networks to start next: all that were begun before, and one more.
 
-        If none fits into half of the remaining time, it is the first that fits into all of it.
+        That is the first whose training takes at most half of the remaining time, so that no long
+        training begins late; if there is none, the first that fits.
 
         Args:
             wanted: Candidates that were not started, in the order of preference.
-            results: Results so far, by id.
-            is_kept: Returns whether the weights of a network are stored.
+            durations_s: Seconds of each training that ended, by id; ``None`` if it was not
+                complete, or resumed.
+            is_begun: Returns whether weights of a network are stored, complete or not.
         """
         times, epochs, left_s = self._times, self.epochs, self.slot.left_s()
-        running_s = sum(times.member_s(name, epochs) / 2 for name in self.started - results.keys())
-        kept = [c.id for c in wanted if is_kept(c.genotype)]
-        names = [c.id for c in wanted if c.id not in kept]
-        core_s = self._n * left_s - running_s
-        fitting = times.within(names, epochs, core_s / 2, left_s)
-        fitting = fitting or times.within(names, epochs, core_s, left_s)[:1]
-        self.started.update(kept, fitting)
+        times.correct({n: s for n, s in durations_s.items() if s is not None}, epochs)
+        begun = [c.id for c in wanted if is_begun(c.genotype)]
+        names = [c.id for c in wanted if c.id not in begun]
+        short = (n for n in names if times.member_s(n, epochs) <= left_s / 2)
+        fitting = (n for n in names if times.member_s(n, epochs) <= left_s)
+        chosen = [*begun, *islice(chain(short, fitting), 1)]
+        self.started.update(chosen)
         genotypes = {c.id: c.genotype for c in wanted}
-        return [genotypes[name] for name in (*kept, *fitting)]
+        return [genotypes[name] for name in chosen]
 
 
 def verifier(

@@ -164,12 +164,12 @@ def finish(
 ) -> FinetuningOutcome:
     """Fine-tune the candidates that are likely on the front of a target; return the results.
 
-    The most accurate candidate is fine-tuned first and teaches the others, which are trained
-    longest first. Results update the posterior and may make other candidates probable: without a
-    time limit in rounds, of which the first uses half of ``finish.max_candidates``; with a limit
-    whenever a process is free. Then candidates that fill gaps in latency come first, so that the
-    front covers the whole range, and int8 training follows fine-tuning directly, so that the limit
-    covers both; otherwise it runs at verification.
+    The most accurate candidate is fine-tuned first and teaches the others. Results update the
+    posterior and may make other candidates probable. Without a time limit, candidates are trained
+    in rounds, the first of which uses half of ``finish.max_candidates``; the longest trainings of
+    a round begin first. With a limit, the next candidate is chosen whenever a process is free:
+    candidates that fill gaps in latency come first, so that the front covers the whole range, and
+    int8 training follows fine-tuning directly. Without a limit it runs at verification.
 
     Args:
         contexts: One for each target.
@@ -298,15 +298,20 @@ class _Finishing:
         """Fine-tune until the time limit."""
         state = self._state
 
+        def is_begun(genotype: Genotype) -> bool:
+            finisher = state.finisher
+            return finisher.is_kept(genotype) or finisher.checkpoint(genotype).n_steps() > 0
+
         def refill(results: Mapping[str, FinetuneResult | None]) -> list[Genotype]:
             state.add(results, final=False)
-            done = [c for c in self._candidates if c.id in state.finished]
+            durations_s = {n: None if r is None else r.elapsed_s for n, r in results.items()}
+            started = [c for c in self._candidates if c.id in {*state.finished, *schedule.started}]
             for probability in (self._config.probability, _LEAST_PROBABILITY):
                 chosen = self._chosen(1.0, probability)
                 new = [c for c in chosen if c.id not in schedule.started]
-                ordered = front_probability.space_filling_order(new, done)
-                if found := schedule.take(ordered, results, state.finisher.is_kept):
-                    return found
+                ordered = front_probability.space_filling_order(new, started)
+                if genotypes := schedule.take(ordered, durations_s, is_begun):
+                    return genotypes
             return []
 
         how = replace(

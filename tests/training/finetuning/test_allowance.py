@@ -83,9 +83,20 @@ def test_schedules_are_shortened_for_more_networks_but_not_below_a_third(
     assert len(TIMES.within(names[1:], epochs, taught_s, core_s)) >= min(n - 1, 10)
 
 
-def test_networks_that_fit_are_trained_longest_first() -> None:
+def test_networks_that_fit_together_keep_their_order() -> None:
     names = ["n50", "n100", "n20", "n30"]
-    assert TIMES.within(names, 1, 100.0, 100.0) == ["n100", "n50", "n30", "n20"]
-    assert TIMES.within(names, 1, 100.0, 6.0) == ["n50", "n30", "n20"]
+    assert TIMES.within(names, 1, 100.0, 100.0) == names
+    assert TIMES.within(names, 1, 100.0, 6.0) == ["n50", "n20", "n30"]
     assert TIMES.within(names, 1, 12.0, 100.0) == ["n50", "n20"]
-    assert TIMES.within(names, 1, -1.0, -1.0) == []
+
+
+def test_completed_trainings_correct_estimates() -> None:
+    times = TrainingTimes({"small": 1, "large": 3}, {"small": 1.0, "large": 3.0}.__getitem__)
+    assert times.member_s("large", 10) == pytest.approx(45.0)
+    times.correct({"small": 30.0}, 10)  # twice the estimate
+    assert times.member_s("large", 10) == pytest.approx(90.0)
+    assert times.training_s("large", 10) == pytest.approx(60.0)
+    times.correct({"small": 30.0, "large": 30.0}, 10)
+    assert times.member_s("large", 10) == pytest.approx(45.0)
+    times.correct({}, 10)
+    assert times.member_s("large", 10) == pytest.approx(45.0)
