@@ -179,6 +179,16 @@ class DatasetConfig:
             )
 
     @property
+    def is_files(self) -> bool:
+        """True if the images are decoded from files or tables, not embedded or given as arrays."""
+        return bool(self.path or self.hub_id) and not self.is_arrays
+
+    @property
+    def is_arrays(self) -> bool:
+        """True if ``path`` is a file of arrays."""
+        return self.path is not None and self.path.endswith(".npz")
+
+    @property
     def augmentation(self) -> list[float]:
         """``[flip, shift]`` or ``[flip, shift, crop]``, for the fingerprint of a training."""
         return [self.flip, self.shift] + ([self.crop] if self.crop < 1 else [])

@@ -146,6 +146,10 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
         DeviceError: the device does not respond.
     """
     check_device(config)
+    if config.dataset.is_files:  # only the shape and the classes of the images are needed
+        config = dataclasses.replace(
+            config, dataset=dataclasses.replace(config.dataset, in_memory=False)
+        )
     with reporter.timed("Load data"):
         parts, data = read_networks(config, reporter)
     reporter.say(data.notes)

@@ -1,4 +1,4 @@
-"""Searches on images without a signal."""
+"""Searches and profiles of images without a signal."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from hwnas.__main__ import run
+from hwnas.training.data.splits import StreamedSplit
 
 NO_NETWORK = "No network is better than the majority class, 'normal'"
 
@@ -55,3 +56,12 @@ def test_noise_gives_no_recommended_network_and_no_export(
     assert run(["export", str(folder), f"dir={tmp_path / 'export'}", "force=true"]) == 0
     (card,) = (tmp_path / "export").glob("*/MODEL_CARD.md")
     assert "the network is **not** significantly better" in " ".join(card.read_text().split())
+
+
+def test_profile_decodes_no_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = _noise(tmp_path / "images", normal=12, defect=12)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(StreamedSplit, "in_memory", None)
+    options = [f"dataset.path={images}", "search_space=tiny"]
+    given = ["+target=npu", "dataset=images", "genotype=smallest", *options]
+    assert run(["profile", *given]) == 0

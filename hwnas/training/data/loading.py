@@ -17,7 +17,7 @@ from hwnas.core import machine
 from hwnas.core.errors import ConfigError, DataError
 from hwnas.core.progress import Progress
 from hwnas.tasks.base import TaskType
-from hwnas.training.data.arrays import ARGUMENT, SUFFIX, read_arrays
+from hwnas.training.data.arrays import ARGUMENT, read_arrays
 from hwnas.training.data.encoded import (
     GREY,
     UNREADABLE,
@@ -71,10 +71,10 @@ def load_data(config: DatasetConfig, max_resolution: int, progress: Progress) ->
     """
     kind = tasks.get(config.task)
     _check_options(config)
-    if config.hub_id is None and config.path is None:
+    if not (config.is_files or config.is_arrays):
         return _image_data(config, *_embedded(config, kind), [])
     where = f"Data set '{config.path or config.hub_id}'"
-    if config.path is not None and Path(config.path).suffix == SUFFIX:
+    if config.is_arrays:
         return _arrays(config, kind)
     source = _open(where, config, kind)
     encoded, changes, sizes = _encoded(where, source, config, max_resolution, progress)
@@ -92,7 +92,7 @@ def _check_options(config: DatasetConfig) -> None:
     if config.name in EMBEDDED:
         kind = f"dataset={config.name} is embedded"
         unused: tuple[str, ...] = ("path", "hub_id", *_TABLE_OPTIONS)
-    elif config.path is not None and Path(config.path).suffix == SUFFIX:
+    elif config.is_arrays:
         kind, unused = f"{ARGUMENT} is given as arrays", _TABLE_OPTIONS
     else:
         return
