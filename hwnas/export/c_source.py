@@ -1,12 +1,18 @@
 """Writes the C files of an export: the network as an array, preprocessing, TFLite Micro example."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
+from hwnas.core.quantity import Quantity
 from hwnas.tasks.base import Task
 
 if TYPE_CHECKING:
@@ -27,50 +33,70 @@ ABOUT = {
     "c/network.h": "its declarations and sizes",
     "c/example.cc": "example for TensorFlow Lite Micro",
     "c/example.h": "its functions, for C and C++",
-    "c/README.md": "how the C files were tested",
+    "c/test.c": "test of the C files against the numbers of the export",
+    "c/README.md": "how to test the C files",
 }
+#: Formats of ``export``, with the file of the network in C.
+FORMATS = {"c": "model.vela.tflite", "c_cpu": "model.int8.tflite"}
+MAX_TEST_PIXELS = 1 << 13  #: values of all test images in ``test.c``, which has one or more
+_CHARACTERS = 96  # of a line of numbers
+
+
+@dataclass(frozen=True)
+class CTestImages:
+    """Images of an export with the outputs of its int8 network."""
+
+    pixels: NDArray[np.uint8]  #: ``(N, R, R, C)``
+    outputs: NDArray[np.float32]  #: of LiteRT, dequantised, ``(N, n_outputs)``
+
+
+@dataclass(frozen=True)
+class CNetwork:
+    """A network for C files."""
+
+    name: str  #: of its TFLite file in the export
+    content: bytes  #: of the file
+    title: str  #: one line about it
+    sram_kib: Quantity | None  #: memory of its activations; ``None``: from the file
 
 
 def c_files(
-    name: str,
-    content: bytes,
-    task: Task,
-    images: Mapping[str, Any],
-    title: str,
-    sram_kib: float,
+    network: CNetwork, task: Task, images: Mapping[str, Any], tested: CTestImages
 ) -> dict[str, str]:
     """Return the text of C files that run a TFLite file, by path in the export.
 
     Args:
-        name: Name of the TFLite file in the export.
-        content: Content of the TFLite file.
-        task: The task of the network.
+        network: The network.
+        task: Its task.
         images: ``mean`` and ``std`` of each channel, as fractions of 255, and ``decoded_side``, the
             height and width of the images of the data set, as in ``preprocessing.json``.
-        title: One line about the network.
-        sram_kib: Memory of its activations.
+        tested: Images for ``test.c``.
     """
     from hwnas.hardware.backends.vela.compiler import read_interface  # imports Vela
 
-    interface = read_interface(content)
+    interface = read_interface(network.content)
+    sram = network.sram_kib or Quantity(interface.activation_bytes / 1024, "modelled")
     height, width, channels = interface.shape
     has_npu = _ETHOS_U in interface.operators
     methods = [_METHODS.get(op, _camel_case(op)) for op in dict.fromkeys(interface.operators)]
     checked = [f"  if (resolver.Add{method}() != kTfLiteOk) return false;" for method in methods]
     declarations, definitions = _meaning(task)
     values = {
-        "title": _comment(title), "file": name, "model_bytes": _rows(content),
+        "title": _comment(network.title), "file": network.name,
+        "model_bytes": _rows(network.content),
         "height": height, "width": width, "channels": channels, "decoded": images["decoded_side"],
         "outputs": interface.n_outputs,
         "input_scale": f"{interface.input_scale:.9g}", "input_zero": interface.input_zero,
         "output_scale": _float(interface.output_scale), "output_zero": interface.output_zero,
-        "table": _table(interface, images["mean"], images["std"]),
+        "table": _nested(_table(interface, images)),
         "declarations": declarations, "definitions": definitions,
-        "sram": f"{sram_kib:g}", "arena_bytes": int(sram_kib * 1024) + _INTERPRETER_BYTES,
+        "sram": f"{sram.value:.4g}", "sram_source": sram.source,
+        "arena_bytes": int(sram.value * 1024) + _INTERPRETER_BYTES,
         "n_operators": len(methods), "operator_names": ", ".join(methods),
         "operators": "\n".join(checked),
         "driver": " and the Ethos-U driver" if has_npu else "",
         "setup": ", and ethosu_init()" if has_npu else "",
+        **_test_values(network.content, interface, task, images, tested),
     }  # fmt: skip
     return {
         f"{FOLDER}/{path.name}": Template(path.read_text(encoding="utf-8")).substitute(values)
@@ -78,13 +104,90 @@ def c_files(
     }
 
 
-def _table(interface: "TFLiteInterface", mean: Sequence[float], std: Sequence[float]) -> str:
-    """Return the quantised input for each pixel value, by channel, as ``run_tflite.py`` does."""
-    pixels = np.arange(256, dtype=np.float32)[:, None]
-    shift, scale = (np.array(values, np.float32) * 255 for values in (mean, std))
-    x = (pixels - shift) / scale
-    quantised = np.clip(np.round(x / interface.input_scale) + interface.input_zero, -128, 127)
-    return ",\n".join(f"  {{{', '.join(f'{q:.0f}' for q in row)}}}" for row in quantised.T)
+def _quantised(
+    interface: "TFLiteInterface", images: Mapping[str, Any], pixels: NDArray[Any]
+) -> NDArray[np.int8]:
+    """Return the input for pixels ``(..., C)``, as ``run_tflite.py`` computes it."""
+    shift, scale = (np.array(images[name], np.float32) * 255 for name in ("mean", "std"))
+    x = (pixels.astype(np.float32) - shift) / scale
+    rounded = np.round(x / interface.input_scale) + interface.input_zero
+    quantised: NDArray[np.int8] = np.clip(rounded, -128, 127).astype(np.int8)
+    return quantised
+
+
+def _table(interface: "TFLiteInterface", images: Mapping[str, Any]) -> NDArray[np.int8]:
+    """Return the input for each pixel value, ``(C, 256)``."""
+    return _quantised(interface, images, np.arange(256)[:, None]).T
+
+
+def _test_values(
+    content: bytes,
+    interface: "TFLiteInterface",
+    task: Task,
+    images: Mapping[str, Any],
+    tested: CTestImages,
+) -> dict[str, object]:
+    """Return the numbers of ``test.c``."""
+    _, width, channels = interface.shape
+    steps = np.round(tested.outputs / interface.output_scale) + interface.output_zero
+    values, meaning, labels = tested.outputs, "", ""
+    if text := task.files().get(_LABELS):
+        labels = Template(_TEST_LABELS).substitute(digest=hashlib.sha256(text).hexdigest())
+        classes = ", ".join(map(str, tested.outputs.argmax(axis=1)))
+        meaning = Template(_TEST_CLASSES).substitute(classes=classes)
+    elif targets := task.preprocessing().get("targets"):
+        scale, shift = (np.array(targets[name], np.float32) for name in ("std", "mean"))
+        units = ", ".join(_braced(row) for row in tested.outputs * scale + shift)
+        meaning = Template(_TEST_TARGETS).substitute(units=units)
+    table = np.ascontiguousarray(_table(interface, images))
+    return {
+        "n_images": len(tested.pixels),
+        "model_digest": hashlib.sha256(content).hexdigest(),
+        "table_digest": hashlib.sha256(table.tobytes()).hexdigest(),
+        "pixels": _nested(tested.pixels),
+        "inputs": _nested(_quantised(interface, images, tested.pixels)),
+        "int8_outputs": _nested(steps.astype(np.int8)),
+        "values": ",\n".join(_braced(row) for row in values),
+        "resized": _wrapped(_resized_frame(width, channels, images["decoded_side"]).ravel()),
+        "constants": _wrapped([f"0x{k:08x}" for k in _sha256_constants()]),
+        "test_labels": labels,
+        "test_meaning": meaning,
+    }
+
+
+def _resized_frame(side: int, channels: int, decoded: int) -> NDArray[np.uint8]:
+    """Return the frame of ``test.c``, cropped and resized as the training images."""
+    height, width = side + 7, 2 * side + 3
+    i = np.arange(height * width * channels, dtype=np.int64)
+    frame = (i * i // 7 % 251).astype(np.uint8).reshape(height, width, channels)
+    left = (width - height) // 2
+    square = Image.fromarray(frame[:, left : left + height].squeeze())
+    for size in (decoded, side) if decoded < side else (side,):
+        square = square.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(square)
+
+
+def _sha256_constants() -> Iterable[int]:
+    """Yield the constants of SHA-256: fractions of the cube roots of the first 64 primes."""
+    primes = (n for n in range(2, 312) if all(n % k for k in range(2, n)))
+    for prime in primes:
+        low, high, scaled = 0, 1 << 36, prime << 96  # the integer cube root, by bisection
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if middle**3 <= scaled else (low, middle)
+        yield low & 0xFFFFFFFF
+
+
+def _nested(rows: NDArray[Any]) -> str:
+    return ",\n".join("{" + _wrapped(row.ravel()) + "}" for row in rows)
+
+
+def _wrapped(values: Iterable[object]) -> str:
+    return "\n".join(textwrap.wrap(", ".join(map(str, values)), _CHARACTERS))
+
+
+def _braced(row: NDArray[np.float32]) -> str:
+    return "{" + ", ".join(f"{_float(value)}f" for value in row.tolist()) + "}"
 
 
 def _meaning(task: Task) -> tuple[str, str]:
@@ -119,6 +222,27 @@ size_t hwnas_classify(const float *values, float *confidence) {
 const char *const hwnas_labels[HWNAS_OUTPUTS] = {
 $labels
 };
+"""
+_TEST_LABELS = """\
+  hash_begin();
+  for (int i = 0; i < HWNAS_OUTPUTS; i++) {
+    hash_add(hwnas_labels[i], strlen(hwnas_labels[i]));
+    hash_add("\\n", 1);
+  }
+  report(hash_is("$digest"),
+         "hwnas_labels are those of ../labels.txt");
+"""
+_TEST_CLASSES = """\
+    static const size_t classes[IMAGES] = {$classes};
+    float confidence;
+    same = same && hwnas_classify(values, &confidence) == classes[i];
+"""
+_TEST_TARGETS = """\
+    static const float units[IMAGES][HWNAS_OUTPUTS] = {$units};
+    hwnas_denormalise(values);
+    for (int j = 0; j < HWNAS_OUTPUTS; j++) {
+      same = same && fabsf(values[j] - units[i][j]) <= 1e-5f * (1 + fabsf(units[i][j]));
+    }
 """
 _TARGETS = """
 /* Convert HWNAS_OUTPUTS values to the unit of the targets. */

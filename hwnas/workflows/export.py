@@ -21,7 +21,7 @@ from hwnas.export.proof_file import read_proof
 from hwnas.export.prove import Prover, choose_images, prove
 from hwnas.export.prove_exits import ExitNetworkFiles
 from hwnas.export.prove_exits import prove as prove_exits
-from hwnas.export.reference_images import IMAGES
+from hwnas.export.reference_images import IMAGES, ReferenceImages, prepared
 from hwnas.export.runtimes import kinds
 from hwnas.hardware import backends
 from hwnas.hardware.costs.cost_model import Cost
@@ -41,7 +41,6 @@ from hwnas.workflows.proof_record import ExportRequest, PickedNetwork, record, r
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.result_folders import Export
 from hwnas.workflows.search import context, finish_runs
-from hwnas.workflows.search.context import TargetContext
 
 _ID = re.compile(r"[0-9a-f]{1,12}")
 
@@ -160,25 +159,38 @@ def _check_format(config: ExportConfig, searches: Sequence[SearchConfig]) -> Non
     Raises:
         ConfigError: it is unknown, or the target has no TFLite file of one network.
     """
-    if config.format not in (None, "c"):
-        raise ConfigError(unknown_name("format", str(config.format), ["c"]))
+    if config.format not in (None, *c_source.FORMATS):
+        raise ConfigError(unknown_name("format", str(config.format), c_source.FORMATS))
     for search in searches if config.format else ():
         target = search.target
         if ".tflite" not in {*backends.file_names(target.runtime, target.dtype)}:
             raise ConfigError(
-                f"format=c needs a TFLite file, which target '{target.name}' does not have. Search "
-                "for a target with target.runtime=vela, such as +target=npu, or remove format."
+                f"format={config.format} needs a TFLite file, which target '{target.name}' does "
+                "not have. Search for a target with target.runtime=vela, such as +target=npu, or "
+                "remove format."
             )
 
 
 def _c_files(
-    content: Mapping[str, bytes], of: TargetContext, title_: str, cost: Cost
+    content: Mapping[str, bytes],
+    format_: str,
+    pick: PickedNetwork,
+    cost: Cost,
+    kept: ReferenceImages,
 ) -> dict[str, str]:
     """Return the C files of an export by path."""
-    name = next(n for n in ("model.vela.tflite", "model.int8.tflite") if n in content)
-    data, sram = of.parts.data, cost.figures["sram_kib"].value
+    from hwnas.hardware.backends.vela.litert import LiteRTSession  # not needed for other formats
+
+    data, name = pick.context.parts.data, c_source.FORMATS[format_]
+    sram = cost.figures["sram_kib"] if format_ == "c" else None  # Vela's, for the NPU
+    n = max(1, c_source.MAX_TEST_PIXELS // kept.pixels[0].size)
+    pixels = kept.pixels[:n]
+    session = LiteRTSession(content[c_source.FORMATS["c_cpu"]])
+    outputs = session.run(prepared(pixels, [*data.mean], [*data.std]))
     images = {"mean": data.mean, "std": data.std, "decoded_side": decoded_side(data)}
-    return c_source.c_files(name, content[name], data.task, images, title_, sram)
+    tested = c_source.CTestImages(pixels, outputs)
+    network = c_source.CNetwork(name, content[name], title(pick.context, pick.genotype), sram)
+    return c_source.c_files(network, data.task, images, tested)
 
 
 def _within(search: SearchConfig, budget: Row) -> SearchConfig:
@@ -317,8 +329,8 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
             )
             leaving, checks = prove_exits(subject, bench)
             evidence = replace(evidence, checks=[*evidence.checks, *checks])
-        if order.config.format == "c":
-            texts = _c_files(content, of, title(of, genotype), evidence.cost)
+        if order.config.format:
+            texts = _c_files(content, order.config.format, pick, evidence.cost, kept)
             for file, text in texts.items():
                 files.write_file(folder / file, text.encode())
         opsets = {check_opset(content[n]) for n in names if n.endswith(".onnx")}

@@ -868,7 +868,7 @@ def test_format_c_writes_c_files(
 ) -> None:
     options = ["epochs=0", f"run={searched}", "pick=fastest", f"dir={tmp_path / 'models'}"]
     assert run(["export", *options, "format=c++"]) == 2
-    assert "Unknown format 'c++'. Allowed: c" in capsys.readouterr().err
+    assert "Unknown format 'c++'. Allowed: c, c_cpu" in capsys.readouterr().err
     assert run(["export", *options, "format=c"]) == 0
     (folder,) = (path for path in (tmp_path / "models").iterdir() if path.is_dir())
     names = {f"c/{path.name}" for path in (folder / "c").iterdir()}

@@ -1,9 +1,13 @@
 """C files of an export, compiled on this machine with LiteRT in place of TFLite Micro."""
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +16,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hwnas.core.errors import CompileError
-from hwnas.export.c_source import c_files
+from hwnas.core.quantity import Quantity
+from hwnas.export.c_source import CNetwork, CTestImages, c_files
+from hwnas.export.reference_images import prepared
 from hwnas.hardware.backends.vela import compiler
+from hwnas.hardware.backends.vela.litert import LiteRTSession
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.tasks.regression import RegressionTask
 from tests.test_frozen import FROZEN
@@ -55,7 +62,20 @@ def _compile(folder: Path, files: dict[str, str]) -> Path:
 def _files(export: Path, name: str, classes: tuple[str, ...]) -> dict[str, str]:
     spec = {**json.loads((export / "preprocessing.json").read_text()), "decoded_side": 8}
     task = ClassificationTask(classes)
-    return c_files(name, (export / name).read_bytes(), task, spec, 'A "title" */ \\', 9.5)
+    return c_files(_network(export, name), task, spec, _tested(export, spec))
+
+
+def _network(export: Path, name: str) -> CNetwork:
+    sram = Quantity(9.5, "compiler-estimate") if "vela" in name else None
+    return CNetwork(name, (export / name).read_bytes(), 'A "title" */ \\', sram)
+
+
+def _tested(export: Path, spec: Mapping[str, Any]) -> CTestImages:
+    """Return images of an export with the outputs of LiteRT."""
+    with np.load(export / "images.npz") as content:
+        pixels = content["pixels"][:5]
+    session = LiteRTSession((export / "model.int8.tflite").read_bytes())
+    return CTestImages(pixels, session.run(prepared(pixels, spec["mean"], spec["std"])))
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +94,28 @@ def test_c_array_has_bytes_of_model_file(export: Path, tmp_path: Path, program: 
     assert completed.stdout == (export / name).read_bytes()
     assert "MicroMutableOpResolver<1> resolver;" in files["c/example.cc"]
     assert "resolver.AddEthosU()" in files["c/example.cc"]
+
+
+def test_arena_and_operators_of_a_microcontroller_without_an_npu(export: Path) -> None:
+    files = _files(export, "model.int8.tflite", LABELS)
+    operators = re.findall(r"resolver.Add(\w+)\(\)", files["c/example.cc"])
+    assert {"Conv2D", "FullyConnected"} <= {*operators}
+    assert f"MicroMutableOpResolver<{len(operators)}> resolver;" in files["c/example.cc"]
+    network = Interpreter(str(export / "model.int8.tflite"))
+    network.allocate_tensors()
+    sizes = {t["index"]: int(np.prod(t["shape"])) for t in network.get_tensor_details()}
+    largest = max(  # one operator reads and writes these at the same time
+        sum(sizes[t] for t in (*of["inputs"][:1], *of["outputs"]))
+        for of in network._get_ops_details()
+    )
+    (kib,) = re.findall(r"// ([\d.]+) KiB of activations \(modelled\)", files["c/example.cc"])
+    assert largest <= float(kib) * 1024 <= 2 * largest
+    (arena,) = re.findall(r"kArenaBytes = (\d+);", files["c/example.cc"])
+    assert int(arena) == pytest.approx(float(kib) * 1024 + 16 * 1024, abs=1)
+    assert (
+        "9.5 KiB of activations (compiler-estimate)"
+        in (_files(export, "model.vela.tflite", LABELS)["c/README.md"])
+    )
 
 
 def test_c_example_reproduces_proof(export: Path, tmp_path: Path, program: Path) -> None:
@@ -125,13 +167,70 @@ def test_c_resize_equals_pillow(program: Path, size: tuple[int, int]) -> None:
     assert np.abs(resized.astype(int) - expected).max() <= 1
 
 
-def test_regression_outputs_are_in_their_unit(export: Path) -> None:
+def test_regression_outputs_are_in_their_unit(export: Path, tmp_path: Path) -> None:
     task = RegressionTask(("x",) * 10, (0.5,) * 10, (1.0,) * 10, 1.0, 1.0)
     name = "model.int8.tflite"
-    images = {"mean": [0.5], "std": [0.25], "decoded_side": 8}
-    files = c_files(name, (export / name).read_bytes(), task, images, "x", 1.0)
+    images: dict[str, Any] = {"mean": [0.5], "std": [0.25], "decoded_side": 8}
+    tested = _tested(export, images)
+    files = c_files(_network(export, name), task, images, tested)
     assert "mean[HWNAS_OUTPUTS] = {0.5f, 0.5f" in files["c/network.c"]
     assert "hwnas_classify" not in files["c/network.c"]
+    assert _test(tmp_path, files).returncode == 0
+    changed = files | {"c/network.c": files["c/network.c"].replace("{0.5f, ", "{0.25f, ", 1)}
+    assert "FAILED outputs of the network" in _test(tmp_path, changed).stdout
+
+
+def _test(folder: Path, files: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run the command that the README of the C files names."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (command,) = re.findall(r"^    (cc .*) && (.*)$", files["c/README.md"], re.M)
+    subprocess.run([*shlex.split(command[0]), *FLAGS], cwd=folder / "c", check=True)
+    return subprocess.run(command[1], cwd=folder / "c", capture_output=True, text=True)
+
+
+CHANGES = [
+    (
+        "model.c",
+        r"(\d+), (\d+), 0,",
+        r"\1, 77, 0,",
+        "model.c has the bytes of ../model.int8.tflite",
+    ),
+    ("network.c", r"static const int8_t quantised.*\n\{-?\d+, -?\d+", None, "all pixel values"),
+    (
+        "network.c",
+        r"support_y = fmaxf\(step_y, 1.0f\)",
+        "support_y = 2.0f * step_y",
+        "hwnas_resize",
+    ),
+    ("network.c", r"hwnas_labels\[HWNAS_OUTPUTS\] = \{\n  \"p", None, "hwnas_labels are those"),
+    ("network.c", r"output\[i\] - \(", "output[i] - 1 - (", "outputs of the network mean"),
+]
+
+
+def test_test_of_the_files_holds(export: Path, tmp_path: Path) -> None:
+    for name in ("model.int8.tflite", "model.vela.tflite"):
+        done = _test(tmp_path, _files(export, name, LABELS))
+        assert done.returncode == 0
+        assert done.stdout.count("ok  ") == len(done.stdout.splitlines()) == 6
+
+
+@pytest.mark.parametrize(("file", "pattern", "new", "message"), CHANGES)
+def test_changed_byte_fails_the_test(
+    export: Path, tmp_path: Path, file: str, pattern: str, new: str | None, message: str
+) -> None:
+    files = _files(export, "model.int8.tflite", LABELS)
+
+    def change(match: "re.Match[str]") -> str:
+        text = match.group()
+        return match.expand(new) if new else text[:-1] + chr(ord(text[-1]) ^ 1)
+
+    changed = re.sub(pattern, change, files[f"c/{file}"], count=1)
+    assert changed != files[f"c/{file}"]
+    done = _test(tmp_path, files | {f"c/{file}": changed})
+    assert done.returncode == 1
+    assert any(re.match(f"FAILED .*{message}", line) for line in done.stdout.splitlines())
 
 
 def test_float_model_raises(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@
 
 namespace {
 
-// $sram KiB of activations, and 16 KiB for the interpreter; reduce it to arena_used_bytes().
+// $sram KiB of activations ($sram_source), and 16 KiB for the interpreter and its kernels. If
+// hwnas_setup() returns false, enlarge it; afterwards reduce it to arena_used_bytes().
 constexpr size_t kArenaBytes = $arena_bytes;
 alignas(16) uint8_t arena[kArenaBytes];
 tflite::MicroInterpreter *interpreter = nullptr;

@@ -82,7 +82,8 @@ class DeliveryConfig:
     max_int8_drop: float | None = bounded("[0, 1000]", None)
     #: allowed loss by early exits on validation images, in points of accuracy
     max_exit_drop: float = bounded("[0, 100]", 0.3)
-    #: c: also write the network as a C array, preprocessing in C, and a TFLite Micro example
+    #: c: also write the network as a C array, preprocessing in C, a TFLite Micro example, and a
+    #: test; c_cpu: the same for a microcontroller without an NPU
     format: str | None = None
     #: file of a private key (Ed25519, PEM) that signs the proof; default: not signed
     sign: str | None = None

@@ -10,6 +10,7 @@ import contextlib
 import csv
 import functools
 import io
+import math
 import signal
 import subprocess
 import sys
@@ -38,6 +39,11 @@ from hwnas.models.spaces import Genotype
 _REFUSES = "Vela cannot compile the network: "
 _VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
 _one_at_a_time = threading.Lock()
+_ALIGNMENT = 16  # bytes, of tensors in TensorFlow Lite Micro
+_ITEM_BYTES = {
+    TensorType.INT8: 1, TensorType.UINT8: 1, TensorType.INT16: 2, TensorType.INT32: 4,
+    TensorType.FLOAT32: 4,
+}  # fmt: skip
 _MEMORIES = ("sram", "dram", "off_chip_flash")
 #: Systems of Arm/vela.ini with off-chip flash at 500 MHz, by series of accelerators.
 _WITH_FLASH = {
@@ -310,6 +316,7 @@ class TFLiteInterface:
     output_scale: float
     output_zero: int
     operators: Sequence[str]  #: types of operators, as TFLite names them
+    activation_bytes: int  #: largest size of all tensors that are live at the same time
 
 
 def read_interface(content: bytes) -> TFLiteInterface:
@@ -341,4 +348,27 @@ def read_interface(content: bytes) -> TFLiteInterface:
         *scales[0],
         *scales[1],
         [(c.CustomCode() or names[c.BuiltinCode()].encode()).decode() for c in codes],
+        _activation_bytes(model),
     )
+
+
+def _activation_bytes(model: Any) -> int:
+    """Return the largest size of the tensors that are live at the same time, in bytes.
+
+    Each is aligned as in TensorFlow Lite Micro. Its memory planner may leave gaps between them, and
+    kernels may need scratch memory.
+    """
+    graph = model.Subgraphs(0)
+    steps = [graph.Operators(i) for i in range(graph.OperatorsLength())]
+    first, last = dict.fromkeys(graph.InputsAsNumpy().tolist(), 0), dict[int, int]()
+    for i, step in enumerate(steps):
+        first.update(dict.fromkeys(step.OutputsAsNumpy().tolist(), i))
+        last.update(dict.fromkeys(step.InputsAsNumpy().tolist(), i))
+    last.update(dict.fromkeys(graph.OutputsAsNumpy().tolist(), len(steps)))
+    live = [0] * len(steps)
+    for index, begin in first.items():
+        tensor = graph.Tensors(index)
+        n_bytes = math.prod(tensor.ShapeAsNumpy().tolist()) * _ITEM_BYTES[tensor.Type()]
+        for i in range(begin, min(last.get(index, begin), len(steps) - 1) + 1):
+            live[i] += math.ceil(n_bytes / _ALIGNMENT) * _ALIGNMENT
+    return max(live)
