@@ -59,7 +59,7 @@ def test_noise_gives_no_recommended_network_and_no_export(
 
 
 def test_profile_decodes_no_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = _noise(tmp_path / "images", normal=12, defect=12)
+    images = _write_noise(tmp_path / "images", normal=12, defect=12)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(StreamedSplit, "in_memory", None)
     options = [f"dataset.path={images}", "search_space=tiny"]
