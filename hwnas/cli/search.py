@@ -242,8 +242,8 @@ _STAGES = (
 
 def search_command(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
     """Run ``hwnas search`` for one target or several and print its result."""
-    show = partial(_print_search, has_several_targets=len(configs) > 1)
-    run_verb(partial(search_for_front, configs, arguments), show, _search_row, stages=_STAGES)
+    search = partial(search_for_front, configs, arguments)
+    run_verb(search, _print_search, _search_row, stages=_STAGES)
 
 
 def _search_row(outcome: SearchOutcome) -> Row:
@@ -268,10 +268,10 @@ def _front_row(front: TargetFront) -> Row:
     }
 
 
-def _print_search(console: Console, outcome: SearchOutcome, *, has_several_targets: bool) -> None:
+def _print_search(console: Console, outcome: SearchOutcome) -> None:
     if outcome.leader:
         print_lines(console, [outcome.leader])
         return
-    (print_fronts if has_several_targets else print_front)(console, outcome)
+    (print_fronts if "targets" in outcome.manifest else print_front)(console, outcome)
     print_lines(console, outcome.foreign, style="red")
     print_lines(console, [front.measurement_advice for front in outcome.fronts])

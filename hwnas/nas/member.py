@@ -87,10 +87,10 @@ class Member:
         return {
             target: replace(
                 self,
-                figures=_of(target, self.figures),
-                details=_of(target, self.details),
-                files=_of(target, self.files),
-                over_budget=(*_of(target, dict.fromkeys(self.over_budget)),),
+                figures=without_prefix(f"{target}.", self.figures),
+                details=without_prefix(f"{target}.", self.details),
+                files=without_prefix(f"{target}.", self.files),
+                over_budget=(*without_prefix(f"{target}.", dict.fromkeys(self.over_budget)),),
             )
             for target in dict.fromkeys(name.rpartition(".")[0] for name in self.figures)
         }
@@ -181,7 +181,6 @@ class Member:
         return row
 
 
-def _of(target: str, values: Mapping[str, T]) -> dict[str, T]:
-    """Return the values of one of several targets, without the prefix."""
-    prefix = f"{target}."
+def without_prefix(prefix: str, values: Mapping[str, T]) -> dict[str, T]:
+    """Return the values whose names begin with ``prefix``, by name without it."""
     return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}

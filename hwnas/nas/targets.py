@@ -12,7 +12,7 @@ from hwnas.core.quantity import Quantities, Quantity
 from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.member import Member
+from hwnas.nas.member import Member, without_prefix
 from hwnas.nas.search_progress import SearchView
 from hwnas.tasks.metrics import metric_of, quality_names
 from hwnas.tasks.metrics.budget import Budget
@@ -139,8 +139,7 @@ class Targets:
         return f"{target}." if self.are_several else ""
 
     def _of(self, target: str, values: Mapping[str, T]) -> dict[str, T]:
-        prefix = self._prefix(target)
-        return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
+        return without_prefix(self._prefix(target), values)
 
 
 @final

@@ -133,6 +133,9 @@ def _check_joint_page(folder: Path, ids: Sequence[str]) -> None:
     assert (folder / re.findall(r'<a href="(npu/models/[^"]+)">npu ', page)[0]).is_file()
     assert "<h2>Confusion matrices</h2>" in page
     assert 'href="npu/report.html"' in page
+    of_target = (folder / "npu" / "report.html").read_text()
+    assert f'data-copy="hwnas export {folder} pick=' in of_target
+    assert " target_name=npu" in of_target
     classes = json.loads((folder / "front.json").read_text())["classes"]
     assert {name.split()[0] for name in classes["recall"]} == {*ids}
 

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def _front(folder: RunFolder, failed: dict[str, str]) -> TargetFront:
-    context: Any = SimpleNamespace(target="npu")
+    context: Any = SimpleNamespace(label="npu: ")
     return TargetFront(context, folder, [], Front((), [], failed), None)
 
 
@@ -42,7 +42,7 @@ def _front(folder: RunFolder, failed: dict[str, str]) -> TargetFront:
 def test_target_without_verified_networks_names_reason(
     folder: RunFolder, failed: dict[str, str], message: str
 ) -> None:
-    line = ending._none_verified(_front(folder, failed), folder, 2)
+    line = ending._none_verified(_front(folder, failed), folder)
     assert line.startswith(f"npu: {message}")
     assert line.endswith(f"search run.resume={folder.path}")
 

@@ -41,6 +41,12 @@ class TargetContext:
     evaluator: Accuracies  #: scores candidates and provides their weights
     #: evaluator and cost model of the user, from Python
     own: CustomComponents = field(default_factory=CustomComponents)
+    is_one_of_several: bool = False  #: whether the search has other targets
+
+    @property
+    def label(self) -> str:
+        """Prefix of messages about one of several targets, as ``npu: ``; else empty."""
+        return f"{self.target}: " * self.is_one_of_several
 
     @property
     def config(self) -> SearchConfig:
@@ -141,7 +147,7 @@ def open_contexts(
             device = _open_device(parts, progress)
             if device is not None:
                 stack.callback(device.close)
-            contexts.append(TargetContext(parts, device, evaluator, own))
+            contexts.append(TargetContext(parts, device, evaluator, own, len(configs) > 1))
         yield contexts
 
 

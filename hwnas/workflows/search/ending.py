@@ -67,9 +67,9 @@ def end(  # noqa: PLR0913, PLR0917
     finetuned = finishing.finish(feasible, views, candidates, budget, reporter)
     reporter.say(finetuned.messages, alarming=True)
     manifest |= finetuned.facts()
-    verified = [_front(s, contexts, folder, finetuned, reporter, baselines) for s in feasible]
+    verified = [_front(s, folder, finetuned, reporter, baselines) for s in feasible]
     fronts = [front for front in verified if front.members]
-    missed += [_none_verified(f, folder, len(contexts)) for f in verified if not f.members]
+    missed += [_none_verified(f, folder) for f in verified if not f.members]
     lacking |= {front.context.target: _NONE for front in verified if not front.members}
     if failed := {f.context.target: dict(f.front.failed) for f in verified if f.front.failed}:
         manifest["unverified"] = failed
@@ -133,7 +133,7 @@ def _feasible(
             each.front([view.seen(candidate) for candidate in candidates], folder)
             feasible.append(each)
         except BudgetError as error:
-            missed.append(f"{view.name}: {error}" if view.name else str(error))
+            missed.append(f"{each.label}{error}")
     return feasible, missed
 
 
@@ -179,7 +179,6 @@ def _with_cascades(fronts: Sequence[TargetFront]) -> list[TargetFront]:
 
 def _front(
     of: TargetContext,
-    contexts: Sequence[TargetContext],
     folder: RunFolder,
     found: FinetuningOutcome,
     reporter: Reporter,
@@ -187,7 +186,7 @@ def _front(
 ) -> TargetFront:
     """Verify the front of a target, in the run's folder or in a subfolder for the target."""
     place, phase = folder, "Verify front"
-    if len(contexts) > 1:
+    if of.is_one_of_several:
         place, phase = folder_of(folder, of.target), f"Verify on {of.target}"
     candidates = found.known[of.target].candidates
     verified = of.verified(found.members(of.target), found.finisher, place, reporter, phase)
@@ -210,16 +209,15 @@ def _front(
         unfinished=remaining.ids,
         more=remaining.messages(of.config.finish.probability, folder.path),
     )
-    where = f"{of.target}: " * (len(contexts) > 1)
     if members:  # else one error names all targets
         lines = [*front.headline, *front.notes]
-        reporter.say([f"{where}{line}" for line in lines], alarming=True)
+        reporter.say([f"{of.label}{line}" for line in lines], alarming=True)
     return front
 
 
-def _none_verified(front: TargetFront, folder: RunFolder, n_targets: int) -> str:
+def _none_verified(front: TargetFront, folder: RunFolder) -> str:
     """Return why no network of a target is verified, with the command that continues."""
-    where = f"{front.context.target}: " if n_targets > 1 else ""
+    where = front.context.label
     again = f"hwnas search {shlex.quote(f'run.resume={folder.path}')}"
     failed = front.front.failed
     if not failed:

@@ -119,7 +119,7 @@ class TargetFront:
             ("target", f"{config.target.name}: {config.target.caveat}"),
             ("search", search_words(manifest)),
         ]
-        is_one_of_several = self.folder.path.name == self.context.target and "targets" in manifest
+        is_one_of_several = self.context.is_one_of_several
         return SearchResultData(
             str(self.folder.path.parent if is_one_of_several else self.folder.path),
             self.members,

@@ -51,9 +51,8 @@ def start_lines(
     labels = itertools.chain(["data"], itertools.repeat(""))
     lines += [_row(label, text) for label, text in zip(labels, _data(parts), strict=False)]
     for context in contexts:
-        where = f"{context.target}: " * (len(contexts) > 1)
         budget = _budget(context.config.allowed, _given(arguments, context.target))
-        lines.append(_row("budget", where + budget))
+        lines.append(_row("budget", context.label + budget))
     workers, fidelities = config.study.workers or 1, config.trained.fidelities
     limited = config.n_trials == MAX_TRIALS and config.minutes is not None
     n_trials = f"within {config.minutes:g} min" if limited else f"{config.n_trials:,}"
