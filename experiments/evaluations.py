@@ -34,9 +34,8 @@ from hwnas.nas.study import LocalStudy
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.early_stopping import Bits, read_accuracy, score_of_all_bits, unpacked_bits
 from hwnas.tasks.metrics import metric_of
-from hwnas.training.evaluation import shared_weights
 from hwnas.training.evaluation.interfaces import Evaluator
-from hwnas.training.evaluation.shared_weights import TrainedOnDemand
+from hwnas.training.inference import per_sample
 from hwnas.workflows import components, config
 
 _STARTUP = {"pareto": 16}  # as in conf/sampler
@@ -66,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
     """Return the evaluations of a search with these overrides of its configuration."""
     config.register("search")
-    words = ["dataset=fashion_mnist", f"dataset.path={arguments.data}"]
+    words = ["dataset=fashion_mnist", f"dataset.path={arguments.data}", "accuracy=supernet"]
     words += [f"run.supernets={arguments.supernets}", *overrides]
     with initialize_config_dir(str(package.ROOT / "conf"), version_base="1.3"):
         found: Any = OmegaConf.to_object(compose("search", words))
@@ -117,9 +116,9 @@ class Evaluations:
         return components.cost_model(self.parts, None)
 
     @cached_property
-    def evaluator(self) -> TrainedOnDemand:
+    def evaluator(self) -> components.Accuracies:
         """The underlying evaluator with its supernets."""
-        return components.on_demand(self.parts, NullProgress())
+        return components.accuracies(self.parts, NullProgress())
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of a genotype, without its layers.
@@ -183,7 +182,8 @@ class Evaluations:
         if resolution not in self._images:
             ((self._images[resolution], _),) = data.batches(data.validation, resolution)
         network = self.evaluator.network(genotype)
-        return shared_weights.right(network, self._images[resolution], data.validation.targets)
+        images, targets = self._images[resolution], data.validation.targets
+        return per_sample(data.task, network, images, targets).astype(np.bool_)
 
     def seconds(self) -> dict[str, float]:
         """Return the median seconds of an evaluation of each kind, as first computed."""

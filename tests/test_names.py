@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -73,3 +74,47 @@ def test_submodules_do_not_hide_public_functions() -> None:
     functions = {name for name in dir(hwnas) if callable(getattr(hwnas, name))}
     assert functions > {"search", "compare", "ParetoSampler"}
     assert folders.isdisjoint(functions)
+
+
+def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield the names that the statements of a module define."""
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name):
+                yield name
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                yield from (alias.asname or alias.name for alias in names)
+            case ast.If(body=inner) | ast.Try(body=inner):
+                yield from _names(inner)
+            case _:
+                stored = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+                yield from (n.id for n in stored if isinstance(n.ctx, ast.Store))
+
+
+def test_scripts_use_names_that_exist() -> None:
+    names = {_module(path): {*_names(tree.body)} for path, tree in TREES.items()}
+    for module in names:
+        parent, _, name = module.rpartition(".")
+        names.get(parent, set()).add(name)
+    unknown = []
+    for folder in ("experiments", "benchmarks", "docs"):
+        for path in sorted((ROOT.parent / folder).rglob("*.py")):
+            modules: dict[str, str] = {}
+            tree = ast.parse(path.read_text())
+            used: list[tuple[str, str]] = []
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hwnas"):
+                    used += [(str(node.module), alias.name) for alias in node.names]
+                    modules |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    module = modules.get(node.value.id, "")
+                    used += [(module, node.attr)] * (module in names)
+            unknown += [(path.name, *use) for use in used if use[1] not in names.get(use[0], ())]
+    assert unknown == []
+
+
+def _module(path: str) -> str:
+    return ".".join(("hwnas", *Path(path).with_suffix("").parts)).removesuffix(".__init__")

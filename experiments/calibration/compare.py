@@ -114,7 +114,7 @@ def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
     with phases.phase("Read validation split", n * len(METHODS)) as advance:
         for genotype in [space.sample(rng) for _ in range(n)]:
             network = evaluator.network(genotype)
-            lowered = family.lower(space, genotype, data.task)
+            lowered = family.lower(space, genotype, data.signature)
             images = evaluator.calibration_images(genotype)
             batches = [*data.batches(data.validation, setup.resolution(genotype))]
             labels = np.concatenate([batch[1].numpy() for batch in batches])

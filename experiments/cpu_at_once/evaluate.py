@@ -96,7 +96,7 @@ def _measured(
     return found
 
 
-def _foretold(model: TableCostModel, genotype: Genotype) -> dict[str, float]:
+def _foretold(model: TableCostModel, genotype: Genotype) -> dict[str, float | None]:
     figure = model.cost(genotype).figures["latency_ms"]
     return {"foretold_ms": figure.value, "low_ms": figure.low, "high_ms": figure.high}
 

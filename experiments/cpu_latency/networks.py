@@ -48,7 +48,7 @@ def resnet(resolution: int = 32) -> Graph:
             b.add("add+relu", b.shape, (shortcut, main))
     b.add("mean", (64, 1, 1))
     b.add("linear", (100, 1, 1))
-    return tuple(b.nodes)
+    return Graph.of(b.nodes)
 
 
 def vit(resolution: int = 32, patch: int = 4, width: int = 192, depth: int = 6) -> Graph:
@@ -70,7 +70,7 @@ def vit(resolution: int = 32, patch: int = 4, width: int = 192, depth: int = 6) 
     b.add("layernorm", b.shape)
     b.add("mean", (width, 1, 1))
     b.add("linear", (100, 1, 1))
-    return tuple(b.nodes)
+    return Graph.of(b.nodes)
 
 
 def mobilenet_v3(resolution: int = 32) -> Graph:
@@ -96,4 +96,4 @@ def mobilenet_v3(resolution: int = 32) -> Graph:
     b.conv("conv2d+bn+hardswish", 384)
     b.add("mean", (384, 1, 1))
     b.add("linear", (100, 1, 1))
-    return tuple(b.nodes)
+    return Graph.of(b.nodes)

@@ -1,6 +1,6 @@
 """TVM, onnxruntime and torch eager on the same networks, measured interleaved.
 
-    python experiments/cpu_latency/runtimes.py [threads]
+    python -m experiments.cpu_latency.runtimes [threads]
 
 Writes ``runtimes_<threads>t.csv`` to this folder.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from networks import mobilenet_v3, resnet, vit
 
+from experiments.cpu_latency.networks import mobilenet_v3, resnet, vit
 from hwnas.hardware.backends.onnx_files import random_weights
 from hwnas.hardware.backends.onnxruntime import session as ort
 from hwnas.hardware.backends.tvm import TvmSettings
@@ -67,7 +67,7 @@ def main() -> None:
             for runtime, timer in timers.items():
                 medians[runtime].append(measure(timer, config).median_ms)
         ms = {runtime: statistics.median(values) for runtime, values in medians.items()}
-        row = {
+        row: dict[str, Any] = {
             "network": name,
             "operators": len(net),
             "macs_m": round(sum(node.op.n_macs for node in net) / 1e6, 3),
@@ -98,7 +98,8 @@ def _networks() -> list[tuple[str, Graph, Callable[[int], float] | None]]:
     networks: list[tuple[str, Graph, Callable[[int], float] | None]] = []
     for index in range(N_SUBNETS):
         genotype = found.sample(rng)
-        module = family.build(found, genotype, task).eval().to(memory_format=torch.channels_last)
+        module = family.build(found, genotype, task).eval()
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         lowered = family.lower(found, genotype, task)
         networks.append((str(index), lowered, _eager(module, lowered)))
     others = {"resnet": resnet(), "vit": vit(), "mobilenet_v3": mobilenet_v3(),

@@ -78,7 +78,7 @@ class _Net:
         if self.h > 1:
             self.add("mean", self.c, 1)
         self.add("linear", n, 1)
-        return tuple(self.nodes)
+        return Graph.of(self.nodes)
 
 
 def _eighth(v: float) -> int:

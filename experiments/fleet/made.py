@@ -56,7 +56,10 @@ def write(
     """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    vary = (lambda: float(rng.uniform(0.7, 1.4))) if seed else (lambda: 1.0)
+
+    def vary() -> float:
+        return float(rng.uniform(0.7, 1.4)) if seed else 1.0
+
     macs = np.geomspace(15, 2000, n_models)
     accuracy = 0.84 - 0.20 * (macs / 15) ** -0.45
     _write_front(folder, macs, _write_answers(folder, accuracy, rng))
@@ -112,7 +115,7 @@ def _write_front(folder: Path, macs: Any, accuracy: Any) -> None:
         for (i, size), (name, at), batch in itertools.product(
             enumerate(macs), DEVICES.items(), BATCHES
         ):
-            slow, fast, fixed, largest = *at[:3], at[7]
+            slow, fast, fixed, *_, largest = at[:8]
             if size <= largest:
                 ms = fixed + 2 * size * batch / (slow + (fast - slow) * (1 - 1 / batch))
                 writer.writerow(

@@ -46,8 +46,8 @@ def by_rule(problem: PlanningProblem, station: Placement, rule: str, factor: flo
         if worst < station.limit_ms:
             best = max(best, (batch / whole * 1e3 * factor, batch))
     rate, batch = best
-    variants = (ServingConfig(batch, 0.0, 1, rate, rate),) if rate else station.configs[:1]
-    return replace(station, variants=variants)
+    configs = (ServingConfig(batch, 0.0, 1, rate, rate),) if rate else station.configs[:1]
+    return replace(station, configs=configs)
 
 
 def late(problem: PlanningProblem, plan: DeploymentPlan) -> float:
@@ -75,8 +75,8 @@ def theirs(task: PlanningTask) -> Iterator[dict[str, Any]]:
     problem, choices = task.problem, task.choices
     for rule in ("proteus", "ipa"):
         for factor in FACTORS:
-            stations = tuple(by_rule(problem, s, rule, factor) for s in choices.placements)
-            of = PlanningTask(problem, replace(choices, stations=stations), "cost")
+            placements = tuple(by_rule(problem, s, rule, factor) for s in choices.placements)
+            of = PlanningTask(problem, replace(choices, placements=placements), "cost")
             found = solve_task(of, LIMIT_S, NullProgress())
             plan = to_plan(found)
             share = late(problem, plan) if found.serves else 1.0

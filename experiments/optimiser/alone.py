@@ -13,6 +13,7 @@ import argparse
 import csv
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +27,8 @@ from hwnas.training.jobs import TrainingJob
 from hwnas.training.options import TrainingConfig
 from hwnas.training.supernet import TrainingSetup
 
-DATA = {"name": "fashion_mnist", "validation": 0.1, "flip": True, "shift": 0.036}
-RECIPES = {  # the default rate of each
+DATA: dict[str, Any] = {"name": "fashion_mnist", "validation": 0.1, "flip": True, "shift": 0.036}
+RECIPES: dict[str, dict[str, Any]] = {  # the default rate of each
     "muon": {"optimiser": "muon", "lr": 0.2, "weight_decay": 5e-5},
     "sgd": {"optimiser": "sgd", "lr": 0.3, "weight_decay": 5e-5},
 }

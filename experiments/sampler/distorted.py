@@ -38,7 +38,8 @@ def _harder(accuracy: Array, params: Array, rng: np.random.Generator) -> Array:
     error = 100 - accuracy
     share = np.log(error / error.min()) / np.log(error.max() / error.min())
     bend = 0.8 + 0.4 * rng.random()
-    return np.clip(74 - 73 * share**bend + rng.normal(0, 0.4, len(error)), 1, 99)
+    found: Array = np.clip(74 - 73 * share**bend + rng.normal(0, 0.4, len(error)), 1, 99)
+    return found
 
 
 def _mixed(accuracy: Array, params: Array, rng: np.random.Generator) -> Array:

@@ -62,7 +62,7 @@ def _latency(a: Assignment) -> float:
         sum(_WORK[op] ** 0.8 for op in ops) * (a[f"s{i}.width"] / 16) ** 1.5 / 2 ** (i / 3)
         for i, ops in enumerate(_blocks(a))
     ]
-    return 0.3 + size * 3 * sum(per_stage)
+    return float(0.3 + size * 3 * sum(per_stage))
 
 
 def _accuracy(a: Assignment) -> float:

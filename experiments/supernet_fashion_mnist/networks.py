@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hwnas.accuracy.supernet import right
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
@@ -27,6 +26,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.intervals import proportion
 from hwnas.training import supernet
+from hwnas.training.inference import per_sample
 from hwnas.workflows import config
 from hwnas.workflows.config import TrainConfig
 
@@ -65,7 +65,7 @@ def _read(found: TrainConfig, kept: Path, n: int, phases: Phases) -> list[dict[s
     def accuracy(genotype: Genotype) -> Quantity:
         network = evaluator.network(genotype)
         batches = data.batches(data.test, setup.resolution(genotype))
-        answers = np.concatenate([right(network, *batch) for batch in batches])
+        answers = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
         return proportion(int(answers.sum()), len(answers))
 
     rng = random.Random(f"test {found.seed}")

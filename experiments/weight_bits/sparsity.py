@@ -49,6 +49,7 @@ def main() -> None:
                     for kind in _KINDS
                 ]
                 columns = zip(_KINDS, found, strict=True)
+                row: dict[str, float | int | str]
                 row = {f"{n}, {kind}": of[n] for kind, of in columns for n in _FIGURES}
                 rows.append({"target": name, "bits": bits, "network": genotype.id, **row})
             _tell(name, bits, rows)

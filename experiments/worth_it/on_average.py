@@ -26,14 +26,13 @@ def main() -> None:
         own, cascades = _read(path)
         theirs, their_cascades = _read(base[1])
         for beside, more in (("networks", []), ("networks and cascades", their_cascades)):
-            found = baseline.compared(own, cascades, theirs, more, _ACCURACY)
+            found = baseline.compare_cascades(own, cascades, theirs, more, _ACCURACY)
             if found is None or found.range is None:
                 raise SystemExit(f"{path}: no cascades, or no accuracy of the baseline is reached.")
             ends = found.range.lowest, found.range.highest, found.range.mean
-            said = [f"{r.value:.2f} ({r.interval[0]:.2f} to {r.interval[1]:.2f})" for r in ends]
+            least, most, mean = (_words(r.value, r.interval) for r in ends)
             print(
-                f"{name} against {beside}: minimum {said[0]}, maximum {said[1]}, "
-                f"geometric mean {said[2]}"
+                f"{name} against {beside}: minimum {least}, maximum {most}, geometric mean {mean}"
             )
             rows += [{"run": name, "baseline": beside, **row} for row in found.rows()]
     with open(out, "w", newline="", encoding="utf-8") as file:
@@ -41,6 +40,11 @@ def main() -> None:
         writer = csv.DictWriter(file, kept, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _words(value: float, interval: tuple[float, float] | None) -> str:
+    ends = "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
+    return f"{value:.2f}{ends}"
 
 
 def _read(path: str) -> tuple[list[FrontPoint], list[FrontPoint]]:

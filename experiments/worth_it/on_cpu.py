@@ -54,9 +54,9 @@ def main() -> None:
     for number in range(_PASSES):
         for i in random.Random(number).sample(range(len(rows)), len(rows)):
             found[i].append(1e3 * measure(timers[i], _TIMING).median_ms)
-    for row, times in zip(rows, found, strict=True):
-        row["latency_us"] = float(f"{min(times):.4g}")
-        row["slowest_pass_us"] = float(f"{max(times):.4g}")
+    for result, times in zip(rows, found, strict=True):
+        result["latency_us"] = float(f"{min(times):.4g}")
+        result["slowest_pass_us"] = float(f"{max(times):.4g}")
     with (_HERE / f"{table}.csv").open("w", encoding="utf-8", newline="") as file_:
         writer = csv.DictWriter(file_, rows[0], lineterminator="\n")
         writer.writeheader()

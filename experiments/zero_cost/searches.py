@@ -68,8 +68,17 @@ class _Pool:
         """Return these networks as evaluated, in this order."""
         known, errors = self.known(rows), 1 - self.columns["accuracy"][list(rows)]
         exact, unknown = np.zeros(len(errors)), np.full(len(errors), np.nan)
-        told_of = (exact, unknown, unknown, [])
-        return History(rows, known.assignments, known.features, errors, known.costs, *told_of)
+        return History(
+            rows,
+            known.assignments,
+            known.features,
+            errors,
+            known.costs,
+            exact,
+            unknown,
+            unknown,
+            [],
+        )
 
     def known(self, rows: Sequence[int]) -> CostedCandidates:
         """Return these networks as candidates; the assignment holds only the index."""

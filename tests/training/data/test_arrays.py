@@ -5,7 +5,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
