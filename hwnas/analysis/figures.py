@@ -196,10 +196,7 @@ def _draw_overlay(axes: Axes, beside: OverlaidFront, metric: str, cost: str) -> 
     x, y = [place[0] for place in places], [place[1] for place in places]
     best = np.maximum if metric_of(metric).maximise else np.minimum
     axes.step(x, best.accumulate(y), where="post", color=OVERLAY, lw=1, alpha=0.6, zorder=1)
-    ends = [(f.value if f.low is None else f.low, f.value if f.high is None else f.high)
-            for _, _, f in places]  # fmt: skip
-    errors = [[v - low for v, (low, _) in zip(y, ends, strict=True)],
-              [high - v for v, (_, high) in zip(y, ends, strict=True)]]  # fmt: skip
+    errors = [[f.value - f.lower for _, _, f in places], [f.upper - f.value for _, _, f in places]]
     axes.errorbar(
         x, y, yerr=errors, fmt="D", ms=5.5, lw=0.6, capsize=1.5, color=OVERLAY, mfc="white",
         alpha=0.8, label=beside.label, zorder=1.5,

@@ -163,8 +163,8 @@ def front(run: ComparedRun, objectives: Sequence[Objective], kind: FrontStage) -
         distinct = [p for p, on_front in zip(distinct, mask, strict=True) if on_front]
         figures = [row for row, on_front in zip(figures, mask, strict=True) if on_front]
         values, mask = values[mask], mask[mask]
-    low = _matrix(figures, lambda f: f.value if f.low is None else min(f.low, f.value))
-    high = _matrix(figures, lambda f: f.value if f.high is None else max(f.high, f.value))
+    low = _matrix(figures, lambda f: min(f.lower, f.value))
+    high = _matrix(figures, lambda f: max(f.upper, f.value))
     is_random = np.array([[figure.source != "modelled" for figure in row] for row in figures])
     return RunFront(run, distinct, values, low, high, is_random, mask)
 

@@ -266,9 +266,7 @@ def audit_png(
 
 
 def _ends(figures: Sequence[Quantity]) -> list[list[float]]:
-    below = [f.value - (f.value if f.low is None else f.low) for f in figures]
-    above = [(f.value if f.high is None else f.high) - f.value for f in figures]
-    return [below, above]
+    return [[f.value - f.lower for f in figures], [f.upper - f.value for f in figures]]
 
 
 def with_audit(page: str, png: bytes, sentences: Sequence[str]) -> str:

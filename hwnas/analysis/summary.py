@@ -26,6 +26,7 @@ from hwnas.analysis.indicators import INDICATORS, Yardstick, coverage
 from hwnas.analysis.significance import GroupSample, GroupStatistics, PairTest, Ranking
 from hwnas.core.errors import RunError
 from hwnas.core.run_folder import Row
+from hwnas.core.typed_files import finite
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Comparison:
             "tests": self.test_rows(),
             "rankings": {n: None if r is None else asdict(r) for n, r in self.rankings.items()},
         }
-        return {name: known(part) for name, part in content.items()}
+        return {name: finite(part) for name, part in content.items()}
 
     def _interval(self, i: int, name: str) -> tuple[float | None, float | None]:
         if self.uncertainty is None:
@@ -228,12 +229,3 @@ def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> Front
 def kind_of(run: ComparedRun, kind: FrontStage) -> FrontStage:
     """Return ``kind``, but ``searched`` for CSV files, which have one value per figure."""
     return kind if run.directions else "searched"
-
-
-def known(value: Any) -> Any:
-    """Return a copy of nested dicts and lists with ``None`` for NaN and infinity, as JSON needs."""
-    if isinstance(value, Mapping):
-        return {name: known(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [known(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

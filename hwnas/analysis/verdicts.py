@@ -11,6 +11,7 @@ from hwnas.analysis.fronts import Array, Objective
 from hwnas.analysis.reading import listed
 from hwnas.analysis.significance import ALPHA, PairTest, Ranking
 from hwnas.analysis.summary import Comparison
+from hwnas.core.errors import counted
 from hwnas.core.run_folder import Row
 
 _MAIN = "hypervolume_share"
@@ -148,7 +149,7 @@ def _best_group(comparison: Comparison) -> str:
         return f"Only one group, {spreads[0][0]}: there is nothing to compare it with."
     (first, a), (second, b) = spreads[:2]
     of = f", the best two of {len(spreads)} groups" * (len(spreads) > 2)
-    runs = " and ".join(f"{n.n} run{'s' * (n.n != 1)}" for n in (a, b))
+    runs = " and ".join(f"{counted(n.n, 'run')}" for n in (a, b))
     figures = f"mean hypervolume share {a.mean:.4f} against {b.mean:.4f} ({runs})"
     pairs = [
         test for test in comparison.tests[_MAIN] if {test.first, test.second} == {first, second}
@@ -278,7 +279,7 @@ def shared_networks_verdict(rows: Sequence[Row], n_fronts: int) -> str:
     most = max(rows, key=lambda row: int(row["n_shared"]))
     first, second, n = most["first"], most["second"], int(most["n_shared"])
     if pairs == 1:
-        return f"{first} and {second} have {n} network{'s' * (n != 1)} in common."
+        return f"{first} and {second} have {counted(n, 'network')} in common."
     return (
         f"{len(rows)} of {pairs} pairs of fronts have networks in common: at most {n} "
         f"({first} and {second})."

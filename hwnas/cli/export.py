@@ -13,6 +13,7 @@ from rich.table import Table
 from hwnas import tasks
 from hwnas.cli.console import run_verb
 from hwnas.cli.output import print_lines
+from hwnas.core.errors import counted
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.export import folder as folders
@@ -121,7 +122,7 @@ def _print_compression(console: Console, result: CompressionResult) -> None:
     console.print(_cost_table(result, after, means))
     found = result.compression
     counts = sorted(Counter(found.bits.values()).items())
-    parts = [f"{n} layer{'s' * (n != 1)} of {bits} bits" for bits, n in counts]
+    parts = [f"{counted(n, 'layer')} of {bits} bits" for bits, n in counts]
     parts += [f"{found.prune:.0%} of the channels removed"] * bool(found.prune)
     print_lines(console, [f"{', '.join(parts).capitalize()}; other weights stay in int8."])
 

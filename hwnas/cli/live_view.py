@@ -6,6 +6,7 @@ from typing import final
 from rich.console import RenderableType
 from rich.text import Text
 
+from hwnas.core.errors import counted
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.search_progress import SearchProgress, SearchView, Snapshot
 from hwnas.tasks.metrics import costs_in, format_value, metric_of, quality_in
@@ -58,7 +59,7 @@ def _state(view: SearchView, snapshot: Snapshot) -> Iterator[str]:
         yield "no network yet"
     else:
         yield f"best {label} {_figures(view, snapshot.highest)}"
-        networks = f"{snapshot.n_front} network{'s' * (snapshot.n_front != 1)}"
+        networks = f"{counted(snapshot.n_front, 'network')}"
         yield f"front {networks} (newest: trial {snapshot.newest})"
     if snapshot.n:
         yield f"{snapshot.feasible:.0%} fit the budget"

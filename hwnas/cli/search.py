@@ -13,7 +13,8 @@ from rich.table import Table
 
 from hwnas.cli.console import run_verb
 from hwnas.cli.output import DISPLAY, print_lines, stored_option
-from hwnas.cli.search_notes import counted, derived_metrics_of, notes
+from hwnas.cli.search_notes import derived_metrics_of, notes
+from hwnas.core.errors import counted
 from hwnas.core.run_folder import Row
 from hwnas.export import picking
 from hwnas.models.families import annotations

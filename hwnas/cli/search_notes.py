@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from hwnas.core.errors import counted
 from hwnas.core.run_folder import Row
 from hwnas.hardware.target import Target
 from hwnas.nas import candidates as columns
@@ -107,9 +108,11 @@ def _training_words(scored: Sequence[Candidate], searched: SearchConfig) -> list
     totals = [sum(config.fidelities[:n]) for n in range(last + 1)]
     spent = sum(totals[n] * count for n, count in n_read.items())
     stopped = [
-        f"{n_read[n]} stopped after {_epochs(totals[n])}" for n in range(1, last) if n_read[n]
+        f"{n_read[n]} stopped after {counted(totals[n], 'epoch')}"
+        for n in range(1, last)
+        if n_read[n]
     ]
-    ended = f"{n_read[last]} after {_epochs(totals[last])}"
+    ended = f"{n_read[last]} after {counted(totals[last], 'epoch')}"
     return [
         f"{len(scored)} networks trained alone: {', '.join([*stopped, ended])}; {spent} of "
         f"{len(scored) * totals[last]} epochs trained."
@@ -121,14 +124,10 @@ def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) 
     done = {c.id for c in candidates if columns.finished(metric) in c.details}
     if not finish["epochs"]:
         return f"{len(done)} finished without further training (finish.epochs=0)."
-    words = f"{len(done)} finished, each by {_epochs(finish['epochs'])} more"
+    words = f"{len(done)} finished, each by {counted(finish['epochs'], 'epoch')} more"
     if finish["teacher"] is not None:
         words += f", taught by {finish['teacher']} ({finish['alpha']:.0%} of the loss)"
     return f"{words}."
-
-
-def _epochs(n: int) -> str:
-    return f"{n} epoch{'s' * (n != 1)}"
 
 
 def _sources(members: Sequence[Member], name: str) -> str:
@@ -148,8 +147,3 @@ def _energy_shares(members: Sequence[Member]) -> str:
     if not total:
         return ""
     return ", " + ", ".join(f"{label} {value / total:.0%}" for label, value in sums.items())
-
-
-def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, such as ``1 candidate`` or ``2 candidates``."""
-    return f"{n} {noun}{'s' * (n != 1)}"

@@ -100,11 +100,22 @@ def printable(text: str) -> str:
     return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 network`` or ``1,024 networks``."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
 def short_reason(error: Exception) -> str:
     """Return the reason of an error: the operating system's, else the message's first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.partition(". Detail")[0].partition(" '")[0]
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def last_line(error: Exception) -> str:
+    """Return the last line of an error's message, at most 300 characters, or its class."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
 
 
 def cause_chain(error: BaseException) -> Iterator[BaseException]:

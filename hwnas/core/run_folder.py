@@ -126,6 +126,13 @@ class RunFolder:
         writer.writerows({name: _without_formula(row[name]) for name in row} for row in rows)
         return self.write_bytes(name, text.getvalue().encode())
 
+    def write_or_remove_csv(self, name: str, rows: Sequence[Row]) -> None:
+        """Write rows as CSV; without rows, remove the file of an earlier end of the run."""
+        if rows:
+            self.write_csv(name, rows)
+        else:
+            (self.path / name).unlink(missing_ok=True)
+
     def write_parquet(self, name: str, rows: Sequence[Row]) -> Path:
         """Write rows as Parquet; return the path of the file."""
         import pyarrow as pa  # readers of a run folder work without it

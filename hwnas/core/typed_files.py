@@ -83,14 +83,15 @@ def parse_json_as(kind: type[T], text: str, error: type[HwnasError], called: str
 
 def to_json_bytes(content: Any) -> bytes:
     """Return content as indented UTF-8 JSON; NaN and infinity become ``null``."""
-    return (json.dumps(_finite(content), indent=2, allow_nan=False) + "\n").encode()
+    return (json.dumps(finite(content), indent=2, allow_nan=False) + "\n").encode()
 
 
-def _finite(content: Any) -> Any:
+def finite(content: Any) -> Any:
+    """Return a copy of nested dicts and lists with ``None`` for NaN and infinity, as JSON needs."""
     if isinstance(content, Mapping):
-        return {name: _finite(value) for name, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [_finite(value) for value in content]
+        return {name: finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 

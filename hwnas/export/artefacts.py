@@ -62,11 +62,6 @@ def build(
     return files | {name: text.encode() for name, text in texts.items()}
 
 
-def own_artefact(target: Target) -> str:
-    """Return the name of the file that a target runs, as ``model_vela.tflite``."""
-    return backends.get(target.runtime).dtypes[target.dtype]
-
-
 def decoded_side(data: ImageData) -> int:
     """Return the height and width of the images of a data set, in pixels."""
     return int(data.test.take(torch.tensor([0])).images.shape[1])

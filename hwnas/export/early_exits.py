@@ -75,7 +75,7 @@ class LoadedSegments:
                 f"{_REPAIR}"
             )
         dtype, reference = self.target.dtype, TRAINED if trained else "float32"
-        whole = runtimes.session(self.folder, _artefact_name(self.target), None).run(images)
+        whole = runtimes.session(self.folder, self.target.artefact, None).run(images)
         checks = [_whole_network_check(outputs[:, -1], whole, dtype)]
         for i, of_exit in enumerate(expected[:-1]):
             near = agreement(self.task, outputs[:, i], of_exit, reference)
@@ -99,13 +99,8 @@ def paths(folder: Path, target: Target, n_segments: int) -> dict[str, Path]:
 
 def open_segments(folder: Path, target: Target, task: Task, n_segments: int) -> LoadedSegments:
     """Return the segments of an export, loaded so that they can be run."""
-    session = load_segments(paths(folder, target, n_segments), n_segments, _artefact_name(target))
+    session = load_segments(paths(folder, target, n_segments), n_segments, target.artefact)
     return LoadedSegments(session, folder, target, task)
-
-
-def _artefact_name(target: Target) -> str:
-    """Return the name of the artefact of a target."""
-    return backends.get(target.runtime).dtypes[target.dtype]
 
 
 def segment_files(folder: Path, target: Target, n_segments: int) -> list[list[str]]:

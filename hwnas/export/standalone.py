@@ -357,7 +357,7 @@ def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
         target: The target, whose sections hold the options of runtimes.
     """
     result = dict[str, str]()
-    own = backends.get(target.runtime).dtypes[target.dtype]
+    own = target.artefact
     every = [(backend, runner) for backend in backends.known() for runner in backend.runners]
     every.sort(key=lambda pair: (own not in pair[1].artefacts, pair[0].name != target.runtime))
     for backend, runner in every:

@@ -106,7 +106,7 @@ def check_runs_parts(target: Target) -> None:
     Raises:
         ConfigError: it cannot; the message names runtimes that can.
     """
-    if _is_onnx(target) or backends.get(target.runtime).exits:
+    if target.artefact in _ONNX or backends.get(target.runtime).exits:
         return
     able = [
         each.name
@@ -117,11 +117,6 @@ def check_runs_parts(target: Target) -> None:
         f"Target '{target.name}': target.runtime={target.runtime} cannot run parts of networks: "
         f"set target.runtime={' or '.join(able)}."
     )
-
-
-def _is_onnx(target: Target) -> bool:
-    """Return True if the target runs the ONNX file itself."""
-    return backends.get(target.runtime).dtypes[target.dtype] in _ONNX
 
 
 def batch_sizes(config: SplitConfig, target: Target) -> list[int]:
@@ -140,7 +135,7 @@ def _timing_device(config: SplitConfig, target: Target) -> Iterator[TimingDevice
 
 def _time_part(part: TimedPart, target: Target, bench: TimingDevice | None) -> PartTiming:
     """Return the cost of a part, as ONNX or as compiled by the target."""
-    artefacts, is_onnx = base.backend_of(target).artefacts(bench), _is_onnx(target)
+    artefacts, is_onnx = base.backend_of(target).artefacts(bench), target.artefact in _ONNX
     made = {".onnx": part.model} if is_onnx else artefacts.build(part.network)
     read = part.read if is_onnx else part.real
     with tempfile.TemporaryDirectory() as folder:

@@ -292,6 +292,11 @@ class Target:
         return {"batch": self.batches, "threads": self.thread_counts}
 
     @property
+    def artefact(self) -> str:
+        """The name of the file that it runs, as ``model_vela.tflite``."""
+        return backends.get(self.runtime).dtypes[self.dtype]
+
+    @property
     def engine(self) -> str:
         """Runtime and variant that run the networks, such as ``onnxruntime-cuda``."""
         variant = _variant(getattr(self, backends.get(self.runtime).name, None))

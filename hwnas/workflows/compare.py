@@ -27,12 +27,14 @@ from hwnas.analysis.speedup_verdict import (
     plain_verdict,
     speedup_verdict,
 )
-from hwnas.analysis.summary import Comparison, chosen_kind, kind_of, known
+from hwnas.analysis.summary import Comparison, chosen_kind, kind_of
 from hwnas.analysis.summary import compare as compare_summary
 from hwnas.analysis.verdicts import ComparisonWords
 from hwnas.core import files
+from hwnas.core.errors import counted
 from hwnas.core.files import atomic_folder
 from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
+from hwnas.core.typed_files import finite
 from hwnas.hardware import backends
 from hwnas.workflows.config import CompareConfig
 from hwnas.workflows.reporter import Reporter
@@ -228,12 +230,12 @@ def _write(folder: RunFolder, found: _ComparisonReport, facts: Sequence[tuple[st
     """Write all files; where there are no rows there is no table."""
     for name, rows in found.tables.items():
         if rows:
-            folder.write_csv(f"{name}.csv", [known(row) for row in rows])
+            folder.write_csv(f"{name}.csv", [finite(row) for row in rows])
     for name, picture in found.figures.items():
         for suffix, drawn in picture.items():
             folder.write_bytes(f"{name}.{suffix}", drawn)
     content = found.comparison.to_json() | {
-        "equal_quality": known(found.speedup and found.speedup.to_json()),
+        "equal_quality": finite(found.speedup and found.speedup.to_json()),
         "sentences": found.words.sentences,
     }
     folder.write_json("comparison.json", content)
@@ -284,4 +286,4 @@ def compare(
 def _words(runs: Sequence[ComparedRun]) -> str:
     named = ", ".join(run.name for run in runs[:_NAMED])
     more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
-    return f"Comparing {len(runs)} front{'s' * (len(runs) != 1)}: {named}{more}."
+    return f"Comparing {counted(len(runs), 'front')}: {named}{more}."

@@ -254,9 +254,8 @@ def cost_model(parts: SearchComponents, device: "MeasuredTarget | None") -> Cost
 def artefacts(parts: SearchComponents, device: "MeasuredTarget | None") -> Artefacts:
     """Return the builder and evaluator of a front member's files."""
     config, target = parts.config, parts.config.target
-    own = backends.get(target.runtime).dtypes[target.dtype]
     artefacts = parts.networks.backend.artefacts(device, config.cost)
-    return ExitArtefacts(artefacts, own, config.derives)
+    return ExitArtefacts(artefacts, target.artefact, config.derives)
 
 
 # Accuracies of candidates, and their weights.

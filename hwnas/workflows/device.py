@@ -99,7 +99,7 @@ class MeasuredTarget:
         Compiled files without fixed threads use the number that their process is given.
         """
         config, found = self.config, copy.copy(self)
-        own = backends.artefacts()[backends.get(target.runtime).dtypes[target.dtype]]
+        own = backends.artefacts()[target.artefact]
         configured = config.target.batch, config.target.threads
         if own.one_batch or configured == (target.batch, target.threads):
             yield self

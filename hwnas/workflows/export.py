@@ -15,7 +15,7 @@ from hwnas.core.typed_files import to_json_bytes
 from hwnas.export import c_source, picking
 from hwnas.export import folder as folders
 from hwnas.export.artefacts import build as build_files
-from hwnas.export.artefacts import decoded_side, own_artefact
+from hwnas.export.artefacts import decoded_side
 from hwnas.export.card import card
 from hwnas.export.proof_file import read_proof
 from hwnas.export.prove import Prover, choose_images, prove
@@ -321,7 +321,7 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
             kept,
             in_worker=target.engine != target.runtime,
         )
-        own, whole = own_artefact(target), ready.without_exits
+        own, whole = target.artefact, ready.without_exits
         evidence, leaving = prove(folder, names, own, whole, bench), None
         if ready.graph.exits:
             subject = ExitNetworkFiles(

@@ -11,7 +11,6 @@ from hwnas.core.manifest import Manifest, accuracy_source
 from hwnas.core.quantity import Quantities
 from hwnas.core.run_folder import Row
 from hwnas.export import proof_file
-from hwnas.export.artefacts import own_artefact
 from hwnas.export.checks import TOLERANCES
 from hwnas.export.prove import ProofEvidence
 from hwnas.export.runtimes import kinds
@@ -146,7 +145,7 @@ def record(
         "energy_source": describe_energy(config.target),
         "reference": {evidence.metric: evidence.reference.to_json()},
         "artefacts": evidence.artefacts(),
-        "own_artefact": own_artefact(config.target),
+        "own_artefact": config.target.artefact,
         "figures": proof_file.figures_to_json(figures),
         "details": dict(evidence.cost.details),
         "budget": {

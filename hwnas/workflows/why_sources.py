@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hwnas.core.errors import RunError
+from hwnas.core.errors import RunError, counted
 from hwnas.core.manifest import FinetuningRecord, Manifest, accuracy_source
 from hwnas.core.quantity import Quantity
 from hwnas.nas import candidates as columns
@@ -85,10 +85,11 @@ def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quant
     for name, value in candidate.details.items():
         if after := _AFTER.fullmatch(name):
             figure = task.score_of_mean(value, n) if n else Quantity(value, "measured")
-            yield f"after {_epochs(int(after[1]))}", figure
+            yield f"after {counted(int(after[1]), 'epoch')}", figure
     if candidate.stopped and accuracy_source(manifest) == "trained":
         total = sum(manifest["config"]["trained"]["fidelities"])
-        yield f"expected after {_epochs(total)}", candidate.figures[quality_in(candidate.figures)]
+        figure = candidate.figures[quality_in(candidate.figures)]
+        yield f"expected after {counted(total, 'epoch')}", figure
 
 
 def _limit(manifest: Manifest) -> float | None:
@@ -119,7 +120,7 @@ def _late(minutes: float | None) -> str:
 def _finished(done: FinetuningRecord, genotype_id: str) -> str:
     if not done["epochs"]:
         return "Finished without further training (finish.epochs=0)."
-    words = f"Finished by {_epochs(done['epochs'])} more"
+    words = f"Finished by {counted(done['epochs'], 'epoch')} more"
     teacher = done["teacher"]
     if teacher == genotype_id:
         return f"{words}; it is the teacher of the others."
@@ -148,10 +149,6 @@ def _believed(
     probability = table[columns.ON_FRONT][i] if columns.ON_FRONT in table else None
     figure = Quantity(*(table[name][i] for name in believed))
     return columns.is_enough(len(known)), figure, probability
-
-
-def _epochs(n: int) -> str:
-    return f"{n} epoch{'s' * (n != 1)}"
 
 
 def read_run(path: Path, storage: str | None) -> Run:

@@ -25,6 +25,7 @@ from hwnas.analysis.page.data import (
     SvgFigure,
     VerdictSection,
 )
+from hwnas.core.errors import counted
 
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = (
@@ -126,7 +127,7 @@ def _result(result: ResultSection) -> str:
         f'<div class="best"><p><b>{html.escape(first)}</b></p>'
         f"{''.join(map(_note, rest))}{actions}</div>"
         f'<table class="facts">{_fact_rows(result.facts)}</table>'
-        f"<h3>Front: {len(result.rows)} network{'s' * (len(result.rows) != 1)}</h3>"
+        f"<h3>Front: {counted(len(result.rows), 'network')}</h3>"
         f"{_result_table(result, result.rows)}{tied}</section>"
     )
 

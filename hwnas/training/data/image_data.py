@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hwnas import tasks
-from hwnas.core.errors import ConfigError, DataError
+from hwnas.core.errors import ConfigError, DataError, counted
 from hwnas.core.quantity import Quantity
 from hwnas.models.graph import Signature
 from hwnas.tasks.base import Targets, Task
@@ -308,7 +308,7 @@ def _check_intervals(where: str, sizes: Mapping[str, int], drawn: Sequence[str])
                 share = math.ceil(100 * _MIN_IMAGES / n_left) / 100
                 remedy = f"Set dataset.{name}={share:g} or more"
             raise DataError(
-                f"{where}: the {name} split has {n} image{'s' * (n != 1)}; the interval of a mean "
+                f"{where}: the {name} split has {counted(n, 'image')}; the interval of a mean "
                 f"error needs {_MIN_IMAGES}. {remedy}."
             )
         n_left -= n * (name in drawn)

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from hwnas.core.errors import CompileError
+from hwnas.core.errors import CompileError, counted
 from hwnas.core.progress import Progress, TimeLimitReached, stop_trainings
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
@@ -264,6 +264,5 @@ class _Pipeline:
 def _describe_bits(bits: Mapping[str, int], epochs: int) -> str:
     fewest, most = min(bits.values()), max(bits.values())
     span = f"{fewest} bits" if fewest == most else f"{fewest} to {most} bits"
-    n = len(bits)
-    words = f"weights of {n} operator{'s' * (n != 1)} in {span}"
+    words = f"weights of {counted(len(bits), 'operator')} in {span}"
     return f"{words}, trained for {epochs} epochs" if epochs else words

@@ -132,7 +132,7 @@ def _named_subjects(verb: str, subjects: Sequence[str], named: Sequence[str]) ->
             + (f"Usage: hwnas {verb} {usage} [OPTION=VALUE ...]. " if usage else "")
             + f"Options: hwnas {verb} --help."
         )
-    keys = {_argument_key(a) for a in named}
+    keys = {argument_key(a) for a in named}
     for option, subject in zip(options, subjects, strict=False):
         if option.lstrip("+") in keys:
             raise ConfigError(
@@ -233,7 +233,7 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
     found = [
         a
         for a in for_targets(arguments)[position]
-        if _argument_key(a).startswith(("target", "rpc."))
+        if argument_key(a).startswith(("target", "rpc."))
     ]
     for i, argument in enumerate(arguments):
         option, has_value, _ = argument.partition("=")
@@ -270,16 +270,16 @@ def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list
     found = []
     for target in targets:
         own = [a.replace(f"{target}.", "", 1) for a in rest if _is_for(a, target)]
-        keys = {_argument_key(a) for a in own}
+        keys = {argument_key(a) for a in own}
         found.append(
-            [f"+target={target}", *own, *(a for a in common if _argument_key(a) not in keys)]
+            [f"+target={target}", *own, *(a for a in common if argument_key(a) not in keys)]
         )
     return found
 
 
 def _metric(arguments: Sequence[str]) -> str:
     """Return the metric of the task in the arguments."""
-    named = [a.partition("=")[2] for a in arguments if _argument_key(a) in ("task", "dataset.task")]
+    named = [a.partition("=")[2] for a in arguments if argument_key(a) in ("task", "dataset.task")]
     return tasks.get(named[-1] if named else "classification").metrics[0]
 
 
@@ -287,7 +287,8 @@ def _is_for(argument: str, target: str) -> bool:
     return argument.lstrip("+~").startswith(f"{target}.")
 
 
-def _argument_key(argument: str) -> str:
+def argument_key(argument: str) -> str:
+    """Return the name of the option in an argument, such as ``n_trials`` of ``n_trials=9``."""
     return argument.partition("=")[0].lstrip("+~")
 
 

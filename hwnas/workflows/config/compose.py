@@ -37,6 +37,7 @@ from hwnas.workflows import config
 from hwnas.workflows.config import SCHEMAS, agreed, grammar
 from hwnas.workflows.config.arguments import (
     TAKE_A_VALUE,
+    argument_key,
     check_meaning,
     check_places,
     for_hydra,
@@ -223,13 +224,10 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
     if (resume := last_text(arguments, "run.resume")) is None or resume == "null":
         return list(arguments)
 
-    def key(argument: str) -> str:
-        return argument.partition("=")[0].lstrip("+~")
-
-    renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
+    renewed = {argument_key(argument) for argument in arguments} | {"run.dir", "run.resume"}
     manifest = read_manifest(Path(resume))
     recorded = _searched(Path(resume), manifest)
-    kept = [old for old in recorded if key(old) not in renewed]
+    kept = [old for old in recorded if argument_key(old) not in renewed]
     if manifest.get("verb") == "search":
         options = [a for a in arguments if a not in ("-m", "--multirun")]
         name = "tabular" if last_text(kept, "accuracy") == "table" else "search"

@@ -11,7 +11,7 @@ from hwnas.analysis.fronts import ComparedRun, FrontPoint, FrontStage, Objective
 from hwnas.analysis.page.data import OverlaidFront, PageTable
 from hwnas.analysis.speedup import Speedup, in_plane, speedup
 from hwnas.analysis.speedup_verdict import FrontLabels, equal_accuracy_table, speedup_verdict
-from hwnas.core.errors import ConfigError, RunError, unknown_name
+from hwnas.core.errors import ConfigError, RunError, counted, unknown_name
 from hwnas.core.manifest import Manifest, accuracy_source
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.cascades import EXPECTED, LATENCY
@@ -170,7 +170,7 @@ class BaselineComparison:
     def sentences(self) -> list[str]:
         """The results of the comparison as sentences."""
         n, n_over = len(self.found.baseline), self.baseline.n_over
-        summary = f"front of {n} network{'s' * (n != 1)}"
+        summary = f"front of {counted(n, 'network')}"
         summary += f", {self.baseline.weights}" * bool(self.baseline.weights)
         lines = speedup_verdict(
             self.found, FrontLabels(f"Against {self.baseline.name} ({summary})")

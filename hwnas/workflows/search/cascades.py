@@ -7,6 +7,7 @@ from statistics import median
 
 from hwnas.analysis import sections as report
 from hwnas.analysis.page.data import PageTable, SvgFigure
+from hwnas.core.errors import counted
 from hwnas.core.run_folder import RunFolder
 from hwnas.models.families import annotations
 from hwnas.nas import cascades, early_exits
@@ -36,7 +37,7 @@ class CascadeReport:
             return ["No cascade of two members is on the front by expected latency."]
         n = len(ahead)
         text = (
-            f"{n} cascade{'s' * (n != 1)} of two members {'are' if n != 1 else 'is'} on the front "
+            f"{counted(n, 'cascade')} of two members {'are' if n != 1 else 'is'} on the front "
             "by expected latency, test split"
         )
         if ratios := cascades.speedups(self.stages, self.found):
@@ -60,10 +61,7 @@ class CascadeReport:
             folder: Folder of the target.
             metric: Metric of the task.
         """
-        if self.found:
-            folder.write_csv(CASCADES_FILE, [cascade.row(metric) for cascade in self.found])
-        else:
-            (folder.path / CASCADES_FILE).unlink(missing_ok=True)
+        folder.write_or_remove_csv(CASCADES_FILE, [each.row(metric) for each in self.found])
 
 
 def cascades_of_target(
@@ -126,13 +124,12 @@ class ExitReport:
             return []
         shares, lost = ([getattr(e, name) for e in picked] for name in ("share_of_worst", "lost"))
         off = max(abs(e.deviation) for e in picked)
-        n = len(picked)
         return [
-            f"{n} member{'s' * (n != 1)} with exits: leaving early takes {_span(shares, '.0%')} of "
-            f"the latency on average for {_span(lost, '.2f')} points of accuracy, test split; "
-            f"thresholds chosen on validation to lose at most {POINTS}. Expected latencies are "
-            f"within {off:.1%} of the prediction: {EXITS_FILE}. Budget limits apply to the path "
-            "through all segments.",
+            f"{counted(len(picked), 'member')} with exits: leaving early takes "
+            f"{_span(shares, '.0%')} of the latency on average for {_span(lost, '.2f')} points of "
+            f"accuracy, test split; thresholds chosen on validation to lose at most {POINTS}. "
+            f"Expected latencies are within {off:.1%} of the prediction: {EXITS_FILE}. Budget "
+            "limits apply to the path through all segments.",
         ]
 
     @property
@@ -152,10 +149,7 @@ class ExitReport:
             folder: Folder of the target.
             metric: Metric of the task.
         """
-        if self.found:
-            folder.write_csv(EXITS_FILE, [each.row(metric) for each in self.found])
-        else:
-            (folder.path / EXITS_FILE).unlink(missing_ok=True)
+        folder.write_or_remove_csv(EXITS_FILE, [each.row(metric) for each in self.found])
 
 
 def exits_of_target(folder: RunFolder, members: Sequence[Member]) -> ExitReport:

@@ -282,10 +282,7 @@ def remove_front_files(folder: RunFolder, manifest: Row) -> None:
 
 def write_baseline(folder: RunFolder, against: "BaselineComparison | None") -> None:
     """Write the comparison with the baseline, or remove an earlier one."""
-    if against is not None:
-        folder.write_csv(BASELINE, against.found.rows())
-    else:
-        (folder.path / BASELINE).unlink(missing_ok=True)
+    folder.write_or_remove_csv(BASELINE, [] if against is None else against.found.rows())
 
 
 def baseline_record(against: "BaselineComparison") -> Row:

@@ -143,10 +143,7 @@ def write_joint_front(
     """Write the joint front as CSV, JSON, figure and page, and the manifest."""
     first = fronts[0].context
     rows = [member.row(first.parts.space) for member in joint.front.members]
-    if rows:
-        folder.write_csv("front.csv", rows)
-    else:  # of an earlier end of the search
-        (folder.path / "front.csv").unlink(missing_ok=True)
+    folder.write_or_remove_csv("front.csv", rows)
     names: Sequence[str] = manifest["objectives"]
     counts = first.parts.data.class_counts
     content = {

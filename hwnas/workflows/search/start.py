@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, linear_regression
 from typing import Protocol, final
 
+from hwnas.core.errors import counted
 from hwnas.hardware import backends
 from hwnas.hardware.suggested_commands import inherited_models
 from hwnas.nas.candidates import Candidate
@@ -59,7 +60,7 @@ def start_lines(
     lines += [
         _row("space", f"{config.searched} ({parts.space.n_genotypes():,.4g} networks)"),
         _row("objectives", ", ".join(map(_objective, config.objectives))),
-        _row("trials", f"{n_trials}, seed {config.seed}, {_counted(workers, 'worker')}"),
+        _row("trials", f"{n_trials}, seed {config.seed}, {counted(workers, 'worker')}"),
     ]
     default, short = TrainedConfig().fidelities, fidelities_within(config.train.epochs)
     if config.accuracy == "trained" and default != short == fidelities:
@@ -70,10 +71,6 @@ def start_lines(
 
 def _row(label: str, text: str) -> str:
     return f"{label:<11}{text}"
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def _data(parts: SearchComponents) -> Iterator[str]:

@@ -17,7 +17,7 @@ import numpy as np
 import openvino
 from numpy.typing import NDArray
 
-from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.errors import CompileError, ConfigError, last_line
 from hwnas.hardware.timing import Timer
 
 # of operators that are not in int8
@@ -153,5 +153,4 @@ def _compiled(model: Any, n_threads: int, batch: int) -> Any:
 
 
 def _refused(error: RuntimeError) -> CompileError:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return CompileError(f"OpenVINO cannot run the network: {lines[-1] if lines else error}")
+    return CompileError(f"OpenVINO cannot run the network: {last_line(error)}")

@@ -13,7 +13,7 @@ from typing import Any, final
 import tvm
 from tvm.target import codegen
 
-from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.errors import CompileError, ConfigError, last_line
 from hwnas.hardware.backends.tvm import TvmSettings, kernels, linker
 from hwnas.hardware.backends.tvm.kernels import Array, Kernel
 from hwnas.hardware.backends.tvm.linker import CompiledOperator, LinkedNetwork
@@ -59,7 +59,7 @@ class Compiler:
                 ) from None
             except Exception as error:
                 raise CompileError(
-                    f"TVM cannot compile {op} with plan '{plan}': {_last_line(error)}"
+                    f"TVM cannot compile {op} with plan '{plan}': {last_line(error)}"
                 ) from None
             self._compiled[key] = CompiledOperator(name, function, library)
         return self._compiled[key]
@@ -115,7 +115,7 @@ def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:
         cpus = codegen.llvm_get_cpu_archlist(target)
     except Exception as error:
         raise ConfigError(
-            f"target.tvm: TVM does not accept {options}: {_last_line(error)}. Correct "
+            f"target.tvm: TVM does not accept {options}: {last_line(error)}. Correct "
             "target.tvm.mtriple, mcpu or mattr."
         ) from None
     if mcpu not in [str(name) for name in cpus]:
@@ -151,8 +151,3 @@ def set_threads(threads: int) -> None:
     # Otherwise TVM binds this process to the first cores, against its CPU affinity.
     os.environ["TVM_BIND_THREADS"] = "0"
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -24,7 +24,7 @@ from tvm import rpc
 from tvm.error import RPCError, RPCSessionTimeoutError
 from tvm.rpc import base
 
-from hwnas.core.errors import CompileError, ConfigError, DeviceError
+from hwnas.core.errors import CompileError, ConfigError, DeviceError, last_line
 from hwnas.hardware.backends.tvm import (
     ANSWER_S,
     TvmSettings,
@@ -193,7 +193,7 @@ class RemoteDevice:
                 raise
             except RPCError as error:
                 raise ConfigError(
-                    f"{self._name} cannot load a library: {_last_line(error)}. Check "
+                    f"{self._name} cannot load a library: {last_line(error)}. Check "
                     "target.tvm.mtriple, mcpu and cc, and the space left on the device."
                 ) from None
             return module
@@ -221,11 +221,11 @@ class RemoteDevice:
                 f"rpc.timeout_s={limit_s:g} is too short. Set a larger one, or restart the server."
             ) from None
         except RPCError as error:  # the device answered with an error
-            raise CompileError(f"{self._name}: the device reports: {_last_line(error)}") from None
+            raise CompileError(f"{self._name}: the device reports: {last_line(error)}") from None
         except (OSError, RuntimeError) as error:
             self.close()
             raise DeviceError(
-                f"{self._name}: the connection broke: {_last_line(error)}. Check the device, and "
+                f"{self._name}: the connection broke: {last_line(error)}. Check the device, and "
                 "that its server (tvm.exec.rpc_server) runs."
             ) from None
 
@@ -330,8 +330,3 @@ def _answer(
         answers.put((work.pop()(), None))
     except BaseException as error:
         answers.put((None, error))
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]
