@@ -1,6 +1,6 @@
 """Commands ``plan``, ``simulate``, ``replan``, ``serve-check`` and ``split``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rich import box
@@ -10,8 +10,7 @@ from rich.table import Table
 from hwnas.cli.console import run_verb
 from hwnas.cli.output import folder_row, print_lines, print_result
 from hwnas.core.run_folder import Row
-from hwnas.export.options import SplitConfig
-from hwnas.workflows.config import PlanConfig, ReplanConfig, ServeCheckConfig, SimulateConfig
+from hwnas.workflows.config import PlanConfig
 from hwnas.workflows.plan import plan, simulate
 from hwnas.workflows.replan import replan, serve_check
 from hwnas.workflows.result_folders import FolderResult
@@ -27,38 +26,6 @@ def _print_plan(console: Console, result: FolderResult) -> None:
     print_result(console, result)
     command = f"hwnas simulate plan={result.path} kill=DEVICE"
     print_lines(console, [f"Simulate with failures: {command}"])
-
-
-def replan_command(config: ReplanConfig, arguments: Sequence[str]) -> None:
-    """Run ``hwnas replan`` and print its result."""
-    run_verb(
-        partial(replan, config, arguments),
-        partial(print_result, table=_decisions_table),
-        folder_row,
-    )
-
-
-def serve_check_command(config: ServeCheckConfig, arguments: Sequence[str]) -> None:
-    """Run ``hwnas serve-check`` and print its result."""
-    run_verb(
-        partial(serve_check, config, arguments),
-        partial(print_result, table=_load_table),
-        folder_row,
-    )
-
-
-def simulate_command(config: SimulateConfig, arguments: Sequence[str]) -> None:
-    """Run ``hwnas simulate`` and print its result."""
-    run_verb(
-        partial(simulate, config, arguments), partial(print_result, table=_hour_table), folder_row
-    )
-
-
-def split_command(configs: Sequence[SplitConfig], arguments: Sequence[str]) -> None:
-    """Run ``hwnas split`` for one target or several and print its result."""
-    run_verb(
-        partial(split, configs, arguments), partial(print_result, table=_split_table), folder_row
-    )
 
 
 _MAX_MOVES = 12  #: rows of changes
@@ -151,3 +118,20 @@ def _decisions_table(result: FolderResult) -> Table:
         replicas = f"{row['before']} to {row['after']}"
         table.add_row(row["hours"], row["device"], row["model"], replicas, row["why"])
     return table
+
+
+def _command(
+    verb: Callable[..., FolderResult], table: Callable[[FolderResult], Table]
+) -> Callable[..., None]:
+    """Return the function that runs a verb and prints its result with a table."""
+
+    def command(config: object, arguments: Sequence[str]) -> None:
+        run_verb(partial(verb, config, arguments), partial(print_result, table=table), folder_row)
+
+    return command
+
+
+replan_command = _command(replan, _decisions_table)
+serve_check_command = _command(serve_check, _load_table)
+simulate_command = _command(simulate, _hour_table)
+split_command = _command(split, _split_table)

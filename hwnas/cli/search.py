@@ -33,14 +33,6 @@ _SHORT = {"float32": "fp32"}
 _SHORT_LABELS = {"mae": "mean error"}
 
 
-def print_front(console: Console, outcome: SearchOutcome) -> None:
-    """Print the front of a search for one target, the next commands, and notes."""
-    (front,) = outcome.fronts
-    print_members(console, front, "", outcome.folder.path)
-    print_next(console, outcome)
-    print_lines(console, ["Notes", *_indented(notes(front, outcome.manifest))])
-
-
 def print_members(console: Console, front: TargetFront, title: str, run: Path) -> None:
     """Print the table of the front, the numbers of other members, and the recommended one.
 
@@ -183,16 +175,18 @@ def _spread(members: Sequence[Member], n: int) -> Sequence[Member]:
     return [members[round(i * (len(members) - 1) / (n - 1))] for i in range(n)]
 
 
-# Fronts of several targets, and the front of models for all targets.
+# Fronts of the targets, and of several the front of models for all targets.
 
 _ROWS = 24
 
 
 def print_fronts(console: Console, outcome: SearchOutcome) -> None:
-    """Print the front of each target, the joint front, the next commands, and notes."""
+    """Print the front of each target and, of several, the joint one; next commands and notes."""
+    several = "targets" in outcome.manifest
     for front in outcome.fronts:
-        print_members(console, front, front.context.target, outcome.folder.path)
-        console.print()
+        print_members(console, front, front.context.target * several, outcome.folder.path)
+        if several:
+            console.print()
     print_lines(console, outcome.missed)
     if joint := outcome.for_all.members:
         members, recommended = _shown_members(joint), picking.recommended(outcome.for_all)
@@ -206,9 +200,10 @@ def print_fronts(console: Console, outcome: SearchOutcome) -> None:
     print_next(console, outcome)
     for front in outcome.fronts:
         lines = _indented(notes(front, outcome.manifest))
-        print_lines(console, [f"Notes on {front.context.target}", *lines])
-    files = [name for name in FILES if (outcome.folder.path / name).exists()]
-    print_lines(console, [f"Files in {outcome.folder.path}: {' '.join(files)}"])
+        print_lines(console, ["Notes" + f" on {front.context.target}" * several, *lines])
+    if several:
+        files = [name for name in FILES if (outcome.folder.path / name).exists()]
+        print_lines(console, [f"Files in {outcome.folder.path}: {' '.join(files)}"])
 
 
 def _joint_table(members: Sequence[Member], recommended: Member | None) -> Table:
@@ -273,6 +268,6 @@ def _print_search(console: Console, outcome: SearchOutcome) -> None:
     if outcome.leader:
         print_lines(console, [outcome.leader])
         return
-    (print_fronts if "targets" in outcome.manifest else print_front)(console, outcome)
+    print_fronts(console, outcome)
     print_lines(console, outcome.foreign, style="red")
     print_lines(console, [front.measurement_advice for front in outcome.fronts])

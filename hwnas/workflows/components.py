@@ -22,7 +22,7 @@ from hwnas.models import families
 from hwnas.models.families import annotations, early_exits
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas.candidates import Candidate
-from hwnas.tasks.metrics import expected_costs, metric_of
+from hwnas.tasks.metrics import metric_of
 from hwnas.training.data import ImageData
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.supernet import SupernetTraining, TrainingSetup
@@ -202,7 +202,7 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
     if have_exits:
         _check_exits(config, data)
         accuracy = "trained"
-    elif asked := expected_costs([*config.objectives, *config.allowed.limits]):
+    elif asked := config.expected_costs:
         raise ConfigError(
             f"{asked[0]} is for networks with early exits, which this search space does not have. "
             f"Use {metric_of(asked[0]).mean_of}, or choose a search_space with exits."

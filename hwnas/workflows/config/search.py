@@ -196,6 +196,11 @@ class SearchConfig:
         return derived_metrics(self.target, [*self.objectives, *self.allowed.limits])
 
     @property
+    def expected_costs(self) -> list[str]:
+        """The expected costs of early exits among ``objectives`` and limits of ``budget``."""
+        return metrics.expected_costs([*self.objectives, *self.allowed.limits])
+
+    @property
     def metric(self) -> str:
         """The name of the objective that measures prediction quality, as ``accuracy``."""
         return metrics.quality_in(self.objectives)

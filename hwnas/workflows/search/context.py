@@ -18,7 +18,7 @@ from hwnas.nas.front import Front, pareto_front
 from hwnas.nas.search_progress import SearchView
 from hwnas.nas.targets import Targets, check_limits
 from hwnas.nas.verification import verify
-from hwnas.tasks.metrics import costs_in, expected_costs, metric_of
+from hwnas.tasks.metrics import costs_in, metric_of
 from hwnas.training.data import ImageData
 from hwnas.training.evaluation.interfaces import Evaluator
 from hwnas.training.evaluation.trained import TrainedEvaluator
@@ -190,17 +190,12 @@ def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
     cost = all_of_them.cost_model({s.target: _cost_model(s) for s in contexts})
     first, lower = parts.first, parts.networks.lower
     exit_predictions = None
-    if _means(context.config):
+    if context.config.expected_costs:
         assert isinstance(evaluator, TrainedEvaluator)  # checked in ``open_contexts``
         exit_predictions = evaluator.exit_predictions
     return loop.SearchProblem(
         parts.space, all_of_them, cost, evaluator, first, lower, exit_predictions
     )
-
-
-def _means(config: SearchConfig) -> list[str]:
-    """Return the requested expected costs with early exits."""
-    return expected_costs([*config.objectives, *config.allowed.limits])
 
 
 def _check_means(configs: Sequence[SearchConfig], own: CustomComponents) -> None:
@@ -209,7 +204,7 @@ def _check_means(configs: Sequence[SearchConfig], own: CustomComponents) -> None
     Raises:
         ConfigError: one is requested.
     """
-    for name in (names[0] for config in configs if (names := _means(config))):
+    for name in (config.expected_costs[0] for config in configs if config.expected_costs):
         if len(configs) > 1:
             raise ConfigError(
                 f"{name} is only supported for one target. Search for each target separately."

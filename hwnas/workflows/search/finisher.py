@@ -19,7 +19,7 @@ from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.verification import NETWORK_ERRORS, Verifier
-from hwnas.tasks.metrics import expected_costs, is_better, metric_of
+from hwnas.tasks.metrics import is_better, metric_of
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DataSplit, ImageBatch
@@ -298,7 +298,7 @@ def verifier(
         task=data.task,
         dtype=config.target.dtype,
         weights=finisher.weights_of,
-        leaves=bool(expected_costs([*config.objectives, *config.allowed.limits])),
+        leaves=bool(config.expected_costs),
     )
 
 
