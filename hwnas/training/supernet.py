@@ -121,8 +121,7 @@ class TrainingSetup:
 
     def grids(self, network: nn.Module, genotype: Genotype) -> WeightGrids:
         """Return the grids of weights of fewer than 8 bits or 2:4 sparsity, by parameter name."""
-        is_packed = annotations.weight_option_names(self.space)
-        return weight_grids_of(network, self.graph(genotype)) if is_packed else {}
+        return weight_grids_of(network, self.graph(genotype))
 
     def rounding(self, supernet: Supernet, genotype: Genotype) -> "Rounding":
         """Return the rounding of the supernet's weights to a genotype's bits and sparsity."""

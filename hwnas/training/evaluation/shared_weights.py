@@ -94,8 +94,7 @@ class SupernetEvaluator:
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated, ready for further training."""
         network = self._supernet.extract(genotype)
-        if annotations.weight_option_names(self._space):
-            quantise_weights_(network, weight_grids_of(network, self._lowered(genotype)))
+        quantise_weights_(network, weight_grids_of(network, self._lowered(genotype)))
         recalibrate(network, self.calibration_images(genotype))
         return network
 
