@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from benchmarks.search_scale import SyntheticAccuracy
 from hwnas.analysis import search_page
-from hwnas.analysis.figures import FrontPanel, front_png
+from hwnas.analysis.figures import front_png
 from hwnas.analysis.page.html import render
 from hwnas.core import processes
 from hwnas.core.quantity import Quantity
@@ -85,8 +85,8 @@ def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
         ),
     )
     title = f"{len(candidates):,} candidates, {len(members)} on the front"
-    found = search_page.FrontData(candidates, members, OBJECTIVES, budget)
-    picture = watch.timed("front.png", lambda: front_png(FrontPanel(found, title)))
+    found = search_page.FrontData(candidates, members, OBJECTIVES, budget, title=title)
+    picture = watch.timed("front.png", lambda: front_png(found))
     page = watch.timed("report.html", lambda: render(search_page.single(title, found, [])).encode())
     folder.write_bytes("front.png", picture)
     folder.write_bytes("report.html", page)

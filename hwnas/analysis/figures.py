@@ -1,8 +1,7 @@
 """Figures: fronts, predictions against measurements, layers of a network."""
 
 import io
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,76 +33,62 @@ class NotebookFigure(Figure):
         return _png(self)
 
 
-@dataclass(frozen=True)
-class FrontPanel:
-    """A panel of a figure: the front of one target over its first cost.
-
-    Without verified members it shows the searched front.
-    """
-
-    front: FrontData
-    title: str
-    for_all: Container[str] = ()  #: ids of members of the joint front of all targets
-
-
-def front_panels(path: Path) -> list[FrontPanel]:
-    """Return the panels of a search: the metric over the first cost, for each target.
+def read_fronts(path: Path) -> list[FrontData]:
+    """Return the results of a search for each target, for figures.
 
     Raises:
         RunError: the folder is not that of a search, or no trial is finished yet.
     """
     manifest = read_manifest(path, "path")
-    panels = [_of_target(path, manifest, name) for name in manifest.get("targets", {})]
-    return panels or [_panel(path)]
+    fronts = [_of_target(path, manifest, name) for name in manifest.get("targets", {})]
+    return fronts or [_front(path)]
 
 
-def _of_target(path: Path, manifest: Manifest, target: str) -> FrontPanel:
-    """Return the panel of one of several targets; it has no folder before the search ends."""
+def _of_target(path: Path, manifest: Manifest, target: str) -> FrontData:
+    """Return the results of one of several targets; it has no folder before the search ends."""
     if (path / target / "manifest.json").exists():
-        return _panel(path / target)
+        return _front(path / target)
     config = manifest["targets"][target]["config"]
     from hwnas.nas.run import Run  # imported here, as below: a search draws its own front
 
     run = Run.load(path, "path")
     run.check_complete()
-    front = FrontData(
-        run.candidates_for(target), [], config["objectives"], Budget.of(config["budget"])
-    )
-    return FrontPanel(front, f"{path.absolute().name} on {target}")
+    candidates, budget = run.candidates_for(target), Budget.of(config["budget"])
+    title = f"{path.absolute().name} on {target}"
+    return FrontData(candidates, [], config["objectives"], budget, title=title)
 
 
-def _panel(path: Path) -> FrontPanel:
+def _front(path: Path) -> FrontData:
     from hwnas.analysis import run_fronts
 
     run = run_fronts.read_run_folder(path, "path")
     title = f"{run.name} on {run.target}" if run.target else run.name
-    return FrontPanel(
-        FrontData(run.candidates, run.members, [*run.directions], Budget(run.limits)), title
-    )
+    budget = Budget(run.limits)
+    return FrontData(run.candidates, run.members, [*run.directions], budget, title=title)
 
 
-def front_png(*panels: FrontPanel) -> bytes:
+def front_png(*fronts: FrontData) -> bytes:
     """Return ``front_figure`` as the content of a PNG file."""
-    return _png(front_figure(*panels))
+    return _png(front_figure(*fronts))
 
 
-def front_figure(*panels: FrontPanel) -> NotebookFigure:
+def front_figure(*fronts: FrontData) -> NotebookFigure:
     """Return a figure with a panel per target: searched and verified points, and the budget.
 
-    The metric of the task is plotted over the first cost.
+    The metric of the task is plotted over the first cost. Without verified members a panel shows
+    the searched front.
     """
-    n = len(panels)
+    n = len(fronts)
     size = (8, 5) if n == 1 else (6 * n, 5)
     figure = NotebookFigure(figsize=size, dpi=150, layout="constrained")
     all_axes = figure.subplots(1, n, squeeze=False)
-    for axes, panel in zip(all_axes[0], panels, strict=True):
-        draw_front(axes, panel)
+    for axes, front in zip(all_axes[0], fronts, strict=True):
+        draw_front(axes, front)
     return figure
 
 
-def draw_front(axes: Axes, panel: FrontPanel) -> None:
+def draw_front(axes: Axes, front: FrontData) -> None:
     """Draw a front into axes of matplotlib: the metric of the task over the first cost."""
-    front = panel.front
     candidates, members, beside = front.candidates, front.members, front.beside
     metric, cost = quality_in(front.objectives), costs_in(front.objectives)[0]
     drawn = [member.candidate for member in members] or pareto_front(candidates, front.objectives)
@@ -135,14 +120,13 @@ def draw_front(axes: Axes, panel: FrontPanel) -> None:
         if is_main:
             _draw_line(axes, chosen, cost)
         values = [m.quality for m in chosen]
-        below = [v.value - (v.low if v.low is not None else v.value) for v in values]
-        above = [(v.high if v.high is not None else v.value) - v.value for v in values]
+        below, above = [v.value - v.lower for v in values], [v.upper - v.value for v in values]
         axes.errorbar(
             [m.figures[cost].value for m in chosen], [v.value for v in values], yerr=[below, above],
             fmt="o", ms=5 if is_main else 3.5, lw=0.8, capsize=2 * is_main, color=colour,
             alpha=1.0 if is_main else 0.4, label=label, zorder=2.5 if is_main else 2,
         )  # fmt: skip
-    both = [m for m in members if m.candidate.id in panel.for_all]
+    both = [m for m in members if m.candidate.id in front.for_all]
     if both:
         axes.scatter(
             [m.figures[cost].value for m in both], [m.quality.value for m in both],
@@ -163,7 +147,7 @@ def draw_front(axes: Axes, panel: FrontPanel) -> None:
         _log_scale(axes)
     axes.set_xlabel(metric_of(cost).title)
     axes.set_ylabel(metric_of(metric).title)
-    axes.set_title(panel.title, fontsize=10)
+    axes.set_title(front.title, fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
 

@@ -143,13 +143,15 @@ Options = Sequence[tuple[str, Option]]
 
 @dataclass(frozen=True)
 class FrontData:
-    """Results of a search for one target."""
+    """Results of a search for one target, as pages and figures show them."""
 
     candidates: Sequence[Candidate]
     members: Sequence[Member]  #: verified networks; empty: nothing is verified
     objectives: Sequence[str]  #: names; the first is the metric of the task
     budget: Budget
     beside: OverlaidFront | None = None  #: a baseline, drawn in a muted colour
+    title: str = ""  #: of a figure
+    for_all: frozenset[str] = frozenset()  #: ids of members of the joint front of all targets
 
 
 def single(title: str, front: FrontData, facts: Facts) -> Page:
@@ -203,27 +205,19 @@ def for_all(
         fronts: Results by target, which is also the name of the folder.
         facts: Name and value of options and versions.
     """
-    ids = frozenset(member.candidate.id for member in members)
     explorers = [_for_all(candidates, members, fronts)] if members else []
     for target, front in fronts.items():
         link = (f"{quote(target)}/report.html", "page of this target, with its decision log")
-        explorers.append(explorer_of(f"Front on {target}", front, for_all=ids, link=link))
+        explorers.append(explorer_of(f"Front on {target}", front, link))
     return Page(title, explorers, _notes([*fronts.values()]), facts=facts)
 
 
-def explorer_of(
-    title: str,
-    front: FrontData,
-    *,
-    for_all: frozenset[str] = frozenset(),
-    link: tuple[str, str] = ("", ""),
-) -> FrontExplorer:
+def explorer_of(title: str, front: FrontData, link: tuple[str, str] = ("", "")) -> FrontExplorer:
     """Return the interactive plots of the front of one target.
 
     Args:
         title: Title of the section.
         front: Results of the search.
-        for_all: Ids of members of the joint front, which are framed.
         link: Address and text of a link.
     """
     run = run_of(title, front.candidates, front.members)
@@ -232,7 +226,7 @@ def explorer_of(
     for point in run.points:
         known.update(point.figures, point.verified)
     shown = {name: columns[name] for name in columns if name in known}
-    marked = ("fits all targets, on the joint front", for_all)
+    marked = ("fits all targets, on the joint front", front.for_all)
     return FrontExplorer(
         title, front.objectives, shown, [run], front.budget.limits, marked=marked, link=link,
         beside=front.beside,

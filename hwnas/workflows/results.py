@@ -13,7 +13,7 @@ import pyarrow.csv
 from matplotlib.figure import Figure
 from pyarrow import compute
 
-from hwnas.analysis.figures import draw_front, front_figure, front_panels
+from hwnas.analysis.figures import draw_front, front_figure, read_fronts
 from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.core.manifest import Manifest, read_manifest
 from hwnas.core.run_folder import to_table
@@ -303,15 +303,15 @@ class SearchResult(os.PathLike[str]):
             ConfigError: ``ax`` is given, and the search has several targets.
             RunError: no trial is finished yet.
         """
-        panels = front_panels(self.path)
+        fronts = read_fronts(self.path)
         if ax is None:
-            return front_figure(*panels)
-        if len(panels) > 1:
+            return front_figure(*fronts)
+        if len(fronts) > 1:
             raise ConfigError(
-                f"plot(ax=...) draws one target, but this search has {len(panels)}. Use "
+                f"plot(ax=...) draws one target, but this search has {len(fronts)}. Use "
                 "result.targets[NAME].plot(ax=ax)."
             )
-        draw_front(ax, panels[0])
+        draw_front(ax, fronts[0])
         ax.legend(fontsize="small")  # inside: the caller's figure may have no room below the axes
         figure = ax.get_figure(root=True)
         assert figure is not None

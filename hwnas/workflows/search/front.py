@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hwnas.analysis import search_page
-from hwnas.analysis.figures import FrontPanel, front_png
+from hwnas.analysis.figures import front_png
 from hwnas.analysis.page.html import render
 from hwnas.analysis.result_section import SearchResultData, result_section
 from hwnas.analysis.search_page import FrontData
@@ -136,8 +136,9 @@ class TargetFront:
         """Candidates, members and the limits of the budget, for pages and plots of the front."""
         config = self.context.parts.config
         overlay = None if self.against is None else self.against.overlay
+        title = f"{config.searched} on {config.target.name}"
         return FrontData(
-            self.candidates, [*self.members], config.objectives, config.allowed, overlay
+            self.candidates, [*self.members], config.objectives, config.allowed, overlay, title
         )
 
 
@@ -238,8 +239,8 @@ def write_front(front: TargetFront, manifest: Row) -> None:
         | ({"unfinished": list(front.unfinished)} if front.unfinished else {})
         | ({} if against is None else {"baseline": against.to_json()}),
     )
-    title = f"{config.searched} on {config.target.name}, {parts.data.name}"
-    folder.write_bytes("front.png", front_png(FrontPanel(front.data, title)))
+    title = f"{front.data.title}, {parts.data.name}"
+    folder.write_bytes("front.png", front_png(replace(front.data, title=title)))
     facts = [
         *([("classes", describe_classes(counts))] if counts else []),
         ("target", config.target.caveat),

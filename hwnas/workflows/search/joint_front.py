@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hwnas.analysis import search_page
-from hwnas.analysis.figures import FrontPanel, front_png
+from hwnas.analysis.figures import front_png
 from hwnas.analysis.page.html import render
 from hwnas.analysis.result_section import SearchResultData, result_section
 from hwnas.analysis.sections import class_tables
@@ -159,11 +159,11 @@ def write_joint_front(
     if against:
         manifest["baseline"] = {target: baseline_record(held) for target, held in against.items()}
     folder.write_json("front.json", content)
-    ids = {member.candidate.id for member in joint.front.members}
-    folder.write_bytes("front.png", front_png(*(_panel(front, ids) for front in fronts)))
+    ids = frozenset(member.candidate.id for member in joint.front.members)
+    data = {front.context.target: replace(front.data, for_all=ids) for front in fronts}
+    folder.write_bytes("front.png", front_png(*data.values()))
     named = ", ".join(manifest["targets"])
     title = f"hwnas: {first.config.searched} on {named}, {first.parts.data.name}"
-    data = {front.context.target: front.data for front in fronts}
     page = search_page.for_all(title, fitting, joint.front.members, data, _facts(manifest))
     if joint.front.members:
         page = replace(page, results=[result_section(_result(folder, manifest, fronts, joint))])
@@ -196,11 +196,6 @@ def _result(
         [*caveats, ("search", search_words(manifest))],
         headline=joint.headline,
     )
-
-
-def _panel(front: TargetFront, ids: set[str]) -> FrontPanel:
-    config = front.context.config
-    return FrontPanel(front.data, f"{config.searched} on {config.target.name}", ids)
 
 
 def _budget(own: Mapping[str, Any]) -> Budget:

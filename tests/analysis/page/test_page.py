@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hwnas.analysis import search_page
-from hwnas.analysis.figures import FrontPanel, front_figure, front_png
+from hwnas.analysis.figures import front_figure, front_png
 from hwnas.analysis.page.data import (
     DecisionRow,
     FrontExplorer,
@@ -60,7 +60,7 @@ def members(candidates: list[Candidate]) -> list[Member]:
 
 def test_front_picture_has_fixed_size(candidates: list[Candidate], members: list[Member]) -> None:
     budget = Budget({"latency_ms": 3.0})
-    png = front_png(FrontPanel(FrontData(candidates, members, OBJECTIVES, budget), "title"))
+    png = front_png(FrontData(candidates, members, OBJECTIVES, budget, title="title"))
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1200, 750)
 
@@ -71,8 +71,9 @@ def test_picture_separates_left_and_near_members(
     near = replace(members[0], candidate=candidates[1], on_front=False, near_front=True)
 
     def drawn(*shown: Member, **limits: float) -> tuple[str, set[str]]:
-        panel = FrontPanel(FrontData(candidates, shown, OBJECTIVES, Budget(limits)), "title")
-        (axes,) = front_figure(panel).axes
+        front = FrontData(candidates, shown, OBJECTIVES, Budget(limits), title="title")
+        (axes,) = front_figure(front).axes
+        assert axes.get_title() == "title"
         return axes.get_xscale(), set(axes.get_legend_handles_labels()[1])
 
     left_label, near_label = "verified: left the front or the budget", f"verified: {NEAR}"
