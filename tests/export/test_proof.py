@@ -30,6 +30,14 @@ TASK = ClassificationTask(("a", "b"))
 EXPECTED = np.array([[4.0, 1.0], [-8.0, 2.0], [1.0, 1.5]], np.float32)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_outputs_of_zero_prove_nothing(dtype: str) -> None:
+    zeros = np.zeros_like(EXPECTED)
+    check = agreement(TASK, zeros, zeros).check("model", dtype)
+    assert not check.holds
+    assert check.words.endswith("all its outputs are 0")
+
+
 def test_agreement_measures_distance_to_reference() -> None:
     outputs = EXPECTED + np.array([[0.5, 0], [0, 0], [0, -1.0]], np.float32)
     result = agreement(TASK, outputs, EXPECTED)

@@ -10,7 +10,7 @@ resumed study makes the same proposals.
 
 import math
 import random
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -116,11 +116,9 @@ class ParetoSampler(BaseSampler):
                     f"ParetoSampler: search_space[{name!r}] is a {type(distribution).__name__}. "
                     "Allowed: CategoricalDistribution, IntDistribution"
                 )
-        if search_space is not None and root and root not in search_space:
-            raise ConfigError(
-                f"ParetoSampler: root is {root!r}, which is not in search_space. Allowed: "
-                f"{', '.join(search_space)}"
-            )
+        if search_space is not None:
+            for name, choice in (("root", root), *(("optional", choice) for choice in optional)):
+                _check_choice(name, choice, search_space, "not in search_space")
         self._costs, self._seed = costs, seed
         self._search_space, self._active, self._optional = search_space, active, optional
         self._root, self._scope = root, scope
@@ -169,6 +167,7 @@ class ParetoSampler(BaseSampler):
         if search_space.keys() <= trial.params.keys():  # no choices, or a retried trial
             return {}
         if self._costed is None or self._costed.space.options.keys() != search_space.keys():
+            _check_choice("root", self._root, search_space, "no parameter of all trials")
             choices = {name: _options(d) for name, d in search_space.items()}
             features = ChoiceFeatures(choices, self._optional, self._summary)
             space = ProposalSpace(choices, self._active, features, self._root, self._scope)
@@ -235,6 +234,15 @@ class ParetoSampler(BaseSampler):
         everything = costed.all().costs if costed.are_computed else None
         pace = learned(self._work, evaluated.assignments, evaluated.seconds)
         return self._learner.expectation(evaluated, costs, pending, everything, knowledge, pace)
+
+
+def _check_choice(name: str, choice: str, choices: Iterable[str], problem: str) -> None:
+    """Refuse an argument ``name`` whose value is not one of the choices; empty: none."""
+    if choice and choice not in choices:
+        raise ConfigError(
+            f"ParetoSampler: {name} is {choice!r}, which is {problem}. Allowed: "
+            f"{', '.join(choices)}"
+        )
 
 
 def _odds(space: ProposalSpace, history: History) -> FeasibilityModel | None:

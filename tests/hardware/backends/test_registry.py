@@ -18,7 +18,7 @@ from hwnas.hardware import backends
 from hwnas.hardware.backends import base
 from hwnas.hardware.backends.tvm import TvmSettings
 from hwnas.hardware.backends.vela import VelaSettings
-from hwnas.hardware.target import facts, from_facts
+from hwnas.hardware.target import Remote, facts, from_facts
 from hwnas.models.graph import Graph
 from hwnas.workflows.config.compose import with_resumed
 from hwnas.workflows.config.search import checked_cost
@@ -43,7 +43,18 @@ def test_files_and_names_of_compilers_are_checked_at_the_start() -> None:
         resolve(missing, None)
     with pytest.raises(ConfigError, match="LLVM has no architecture 'foo'"):
         TvmSettings(mtriple="foo-bar-baz")
-    assert TvmSettings(mtriple="riscv64-linux-gnu").mtriple
+    tvm, cpu = backends.get("tvm"), target("cpu")
+    resolve, remote = backends.resolve_reference(tvm.check_tools, tvm), Remote()
+    for known in (
+        "riscv64-linux-gnu",
+        "armv7l-linux-gnueabihf",
+        "i686-linux-gnu",
+        "m68k-linux-gnu",
+    ):
+        foreign = with_settings(cpu, TvmSettings(mtriple=known))
+        message = "installed TVM cannot compile for" if "m68k" in known else "cannot run on this"
+        with pytest.raises(ConfigError, match=message):
+            resolve(foreign, remote)
 
 
 @dataclass

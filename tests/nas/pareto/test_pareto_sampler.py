@@ -566,6 +566,7 @@ def test_failed_candidates_are_not_proposed_again() -> None:
         ({"n_costs": 0}, 2, "n_costs is 0. Allowed: 1 or more"),
         ({"bound": math.nan}, 2, "bound is nan. Allowed: a finite number"),
         ({"root": "stage"}, 2, "root is 'stage', which is not in search_space. Allowed: "),
+        ({"optional": ["stage"]}, 2, "optional is 'stage', which is not in search_space."),
         (
             {"search_space": {"lr": FloatDistribution(0, 1)}},
             2,
@@ -588,3 +589,13 @@ def test_invalid_arguments_are_refused_before_first_trial(
             1,
             functions=[latency] * n_objectives,
         )
+
+
+def test_root_that_is_no_parameter_is_refused_in_the_second_trial() -> None:
+    study = optuna.create_study(
+        directions=["maximize", "minimize"], sampler=ParetoSampler(root="stage")
+    )
+    study.tell(study.ask({"width": IntDistribution(1, 4)}), [1.0, 2.0])
+    message = "root is 'stage', which is no parameter of all trials. Allowed: width"
+    with pytest.raises(ConfigError, match=message):
+        study.ask({"width": IntDistribution(1, 4)})

@@ -20,6 +20,14 @@ _ARCHITECTURES = re.compile(
 )
 
 
+#: Other names of architectures, with those of LLVM's targets.
+_ALIASES = {
+    **dict.fromkeys(("i486", "i586", "i686", "i786", "i886", "i986", "x86"), "i386"),
+    "amd64": "x86_64", "arm64": "aarch64", "ppc": "powerpc", "ppc64": "powerpc64",
+    "ppc64le": "powerpc64le", "systemz": "s390x", "bpf": "bpfel",
+}  # fmt: skip
+
+
 @dataclass
 class TvmSettings:
     """The section ``tvm`` of a target: what TVM compiles for."""
@@ -70,6 +78,7 @@ def check_tools(target: Any, remote: Any) -> None:
     """
     settings = target.section(TvmSettings)
     find_compiler(settings.cc)
+    _check_architecture(settings.mtriple)
     if settings.mtriple.partition("-")[0] not in ("", platform.machine()) and not remote.tracker:
         raise ConfigError(
             f"Target '{target.name}' ({settings.mtriple}) cannot run on this machine "
@@ -82,6 +91,22 @@ def check_tools(target: Any, remote: Any) -> None:
             socket.create_connection((host, int(port)), ANSWER_S).close()
         except OSError as error:
             raise DeviceError(no_tracker_message(remote, error)) from None
+
+
+def _check_architecture(mtriple: str) -> None:
+    """Refuse an architecture that LLVM knows, but not the LLVM of the installed TVM."""
+    architecture = mtriple.partition("-")[0]
+    if architecture in ("", platform.machine()):
+        return
+    from tvm.target import codegen  # slow to import
+
+    names = sorted(map(str, codegen.llvm_get_targets()))
+    # Names of LLVM have variants, such as armv7l and thumbv7em of arm and thumb.
+    if not _ALIASES.get(architecture, architecture).startswith(tuple(names)):
+        raise ConfigError(
+            f"target.tvm.mtriple={mtriple}: the installed TVM cannot compile for '{architecture}'. "
+            f"Allowed: {', '.join(names)}."
+        )
 
 
 def no_tracker_message(remote: Any, error: Exception) -> str:
