@@ -76,22 +76,22 @@ def uncertainty(
     """
     maximise = yardstick.frame.maximise
     samples: list[list[dict[str, float]]] = [[] for _ in fronts]
-    own = [np.zeros(len(front.points)) for front in fronts]
-    every = np.zeros(sum(len(front.points) for front in fronts))
+    own_counts = [np.zeros(len(front.points)) for front in fronts]
+    joint_counts = np.zeros(sum(len(front.points) for front in fronts))
     for values_of in sampled(fronts, draws):
         points = np.concatenate(values_of)
         best = pareto.non_dominated(points, maximise, keep_equal=True)
-        every += best
+        joint_counts += best
         if not yardstick.is_given:
             yardstick = replace(yardstick, target=np.unique(points[best], axis=0))
         for i, values in enumerate(values_of):
             samples[i].append(yardstick.indicators(values))
-            own[i] += pareto.non_dominated(values, maximise)
+            own_counts[i] += pareto.non_dominated(values, maximise)
     ends = np.cumsum([len(front.points) for front in fronts])[:-1]
     return FrontUncertainty(
         [_intervals(f, s) for f, s in zip(indicators, samples, strict=True)],
-        [counts / draws.n for counts in own],
-        np.split(every / draws.n, ends),
+        [counts / draws.n for counts in own_counts],
+        np.split(joint_counts / draws.n, ends),
     )
 
 
@@ -125,20 +125,20 @@ def _noise_indices(front: RunFront, rows: dict[tuple[object, ...], int]) -> NDAr
         front: A front of ``n`` points.
         rows: Index by measurement, so that fronts share it; extended.
     """
-    own = "" if front.run.candidates else front.name  # ids in CSV files are not unique
+    scope = "" if front.run.candidates else front.name  # ids in CSV files are not unique
     numbers = []
     for i, point in enumerate(front.points):
         ends = zip(front.values[i], front.low[i], front.high[i], strict=True)
-        keys = [(own, point.id, j, *map(float, figure)) for j, figure in enumerate(ends)]
+        keys = [(scope, point.id, j, *map(float, figure)) for j, figure in enumerate(ends)]
         numbers.append([rows.setdefault(key, len(rows)) for key in keys])
     return np.array(numbers)
 
 
 def _intervals(
-    found: Mapping[str, float], samples: Sequence[Mapping[str, float]]
+    indicators: Mapping[str, float], samples: Sequence[Mapping[str, float]]
 ) -> dict[str, BootstrapInterval]:
     intervals = {}
-    for name, value in found.items():
+    for name, value in indicators.items():
         low, high = np.quantile([sample[name] for sample in samples], [0.025, 0.975]).tolist()
         if not BY_NAME[name].is_relative:
             low, high = max(2 * value - high, 0.0), max(2 * value - low, 0.0)

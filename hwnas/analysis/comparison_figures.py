@@ -117,14 +117,14 @@ def attainment(surfaces: Sequence[AttainmentSurface], frame: ReferenceFrame) -> 
     with mpl.rc_context(_STYLE):
         figure, panels = _panels(len(costs))
         for axes, cost in zip(panels, costs, strict=True):
-            own = [surface for surface in surfaces if surface.cost == cost]
-            x, y = np.concatenate([s.points for s in own]).T
+            surfaces_of_cost = [surface for surface in surfaces if surface.cost == cost]
+            x, y = np.concatenate([s.points for s in surfaces_of_cost]).T
             end = float(x.min() if cost.maximise else x.max())
             for group in groups:
-                by = {s.percentile: s for s in own if s.group == group}
+                by = {s.percentile: s for s in surfaces_of_cost if s.group == group}
                 _draw_surface(axes, by, groups.index(group), end)
-            _label(axes, cost, own[0].quality)
-            _end(axes, (cost, x), (own[0].quality, y), frame)
+            _label(axes, cost, surfaces_of_cost[0].quality)
+            _end(axes, (cost, x), (surfaces_of_cost[0].quality, y), frame)
         _legend(figure, panels[0], len(groups), "median; shaded: a quarter to three quarters")
         return _saved(figure)
 
@@ -170,9 +170,11 @@ def convergence(rows: Sequence[Row]) -> Pictures:
         figure, panels = _panels(len(kinds))
         for axes, (kind, title) in zip(panels, kinds, strict=True):
             for look, group in enumerate(groups):
-                own = [row for row in rows if row["group"] == group and row[kind] is not None]
-                if own:
-                    _draw_growth(axes, own, kind, look)
+                rows_of_group = [
+                    row for row in rows if row["group"] == group and row[kind] is not None
+                ]
+                if rows_of_group:
+                    _draw_growth(axes, rows_of_group, kind, look)
             axes.set_xlabel(title)
             axes.set_ylabel("hypervolume share, as searched")
             _stretch(axes, _LOG_EVALUATIONS)
@@ -186,8 +188,8 @@ def _draw_growth(axes: Axes, rows: Sequence[Row], kind: str, look: int) -> None:
     colour = COLOURS[look % len(COLOURS)]
     runs = []
     for run in dict.fromkeys(row["run"] for row in rows):
-        own = [(row[kind], row["hypervolume_share"]) for row in rows if row["run"] == run]
-        runs.append(np.array(own, np.float64))
+        points = [(row[kind], row["hypervolume_share"]) for row in rows if row["run"] == run]
+        runs.append(np.array(points, np.float64))
     end = min(run[-1, 0] for run in runs)
     start = max(run[0, 0] for run in runs)
     grid = np.unique(np.concatenate([run[:, 0] for run in runs]))
@@ -223,13 +225,13 @@ def critical_difference(ranking: Ranking, title: str) -> Pictures:
             ends, height = [ranks[0] - 0.03, ranks[-1] + 0.03], -0.25 - 0.25 * row
             axes.plot(ends, [height] * 2, color="#777777", lw=3.5, solid_capstyle="butt")
         for place, i in enumerate(order):
-            left = place < half
-            y = below - 0.4 * (place if left else n - 1 - place)
-            x = 1 - 0.15 if left else n + 0.15
+            is_left = place < half
+            y = below - 0.4 * (place if is_left else n - 1 - place)
+            x = 1 - 0.15 if is_left else n + 0.15
             rank = ranking.mean_ranks[i]
             axes.plot([rank, rank, x], [0, y, y], color=COLOURS[i % len(COLOURS)], lw=1)
             name = f" {ranking.groups[i]} ({rank:.2f}) "
-            axes.text(x, y, name, ha="right" if left else "left", va="center")
+            axes.text(x, y, name, ha="right" if is_left else "left", va="center")
         figure.suptitle(title, fontsize=9)
         return _saved(figure)
 
@@ -308,9 +310,9 @@ def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:
 
 def _saved(figure: Figure) -> Pictures:
     """Return the figure as PNG and SVG, without dates."""
-    found = {}
+    pictures = {}
     for suffix, dates in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=suffix, metadata=dates)
-        found[suffix] = buffer.getvalue()
-    return found
+        pictures[suffix] = buffer.getvalue()
+    return pictures

@@ -129,21 +129,21 @@ def _common_limits(fronts: Sequence[RunFront]) -> Mapping[str, float]:
 
 def _columns(comparison: Comparison, runs: Sequence[RunData]) -> dict[str, Metric]:
     """Return the columns of the figures of all networks, objectives first."""
-    found: dict[str, Metric] = {}
+    columns: dict[str, Metric] = {}
     for objective in comparison.objectives:
         name = objective.name
         plain = Metric(name, name, maximise=objective.maximise)
-        found[name] = metric_of(name) if metrics.is_metric(name) else plain
+        columns[name] = metric_of(name) if metrics.is_metric(name) else plain
     known = {n for run in runs for p in run.points for n in (*p.figures, *p.verified)}
     if _ON_ALL in known:
-        found[_ON_ALL] = Metric(_ON_ALL, "P(on the front of all)", maximise=True)
-    targets = dict.fromkeys(name.rpartition(".")[0] for name in found if "." in name) or [""]
+        columns[_ON_ALL] = Metric(_ON_ALL, "P(on the front of all)", maximise=True)
+    targets = dict.fromkeys(name.rpartition(".")[0] for name in columns if "." in name) or [""]
     for name in (
         f"{target}.{name}".lstrip(".") for target in targets for name in metrics.all_metrics()
     ):
         if name in known:
-            found.setdefault(name, metric_of(name))
-    return found
+            columns.setdefault(name, metric_of(name))
+    return columns
 
 
 def _chances(uncertainty: FrontUncertainty | None, i: int) -> Sequence[float]:
@@ -162,16 +162,18 @@ def _run(
         chances: Probabilities of its points.
         options: Whether choices are shown.
     """
-    run, own = front.run, kind_of(front.run, comparison.kind)
+    run, stage = front.run, kind_of(front.run, comparison.kind)
     same = {*run.directions} == {objective.name for objective in comparison.objectives}
-    if own == "verified" and run.members and same:
+    if stage == "verified" and run.members and same:
         data = search_page.run_of(run.name, run.candidates, run.members, run.group)
     else:
-        data = RunData(run.name, _points(front, own), run.group, _n_refused(front))
-    shown = {point.id for point in data.points if point.on_front}
-    of = {p.id: c for p, c in zip(front.points, chances, strict=False) if p.id in shown}
+        data = RunData(run.name, _points(front, stage), run.group, _n_refused(front))
+    front_ids = {point.id for point in data.points if point.on_front}
+    chance_by_id = {
+        p.id: c for p, c in zip(front.points, chances, strict=False) if p.id in front_ids
+    }
     points = [
-        _with_chance(p if options else replace(p, options=()), of.get(p.id), own)
+        _with_chance(p if options else replace(p, options=()), chance_by_id.get(p.id), stage)
         for p in data.points
     ]
     return replace(data, points=points)
@@ -185,9 +187,9 @@ def _points(front: RunFront, kind: FrontStage) -> list[PagePoint]:
     candidates = {c.id: c for c in distinct(front.run.candidates)}
     options = option_labels(c.genotype for c in candidates.values())
     members = {p.id: p.figures for p, on in zip(front.points, front.mask, strict=True) if on}
-    found: dict[str, PagePoint] = {}
+    page_points: dict[str, PagePoint] = {}
     for point in front.run.scored:
-        if point.id in found:
+        if point.id in page_points:
             continue
         candidate = candidates.get(point.id)
         plain = PagePoint(point.id, point.figures)
@@ -198,8 +200,8 @@ def _points(front: RunFront, kind: FrontStage) -> list[PagePoint]:
         if point.id in members:
             verified: Quantities = members[point.id] if kind == "verified" else {}
             plain = replace(plain, on_front=True, verified=verified)
-        found[point.id] = plain
-    return list(found.values())
+        page_points[point.id] = plain
+    return list(page_points.values())
 
 
 def _n_refused(front: RunFront) -> int:

@@ -51,10 +51,10 @@ def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]])
         comparison: The comparison.
         rows: Rows of its CSV files, by name of the file without ``.csv``.
     """
-    found = [*_groups(comparison), _indicators(comparison), *_tests(comparison)]
-    found += [*_ladders(comparison, rows["ladder"]), *_prices(comparison, rows["needed"])]
-    found += [_growth(comparison, rows["convergence"]), _coverage(rows["coverage"])]
-    found += [
+    page_tables = [*_groups(comparison), _indicators(comparison), *_tests(comparison)]
+    page_tables += [*_ladders(comparison, rows["ladder"]), *_prices(comparison, rows["needed"])]
+    page_tables += [_growth(comparison, rows["convergence"]), _coverage(rows["coverage"])]
+    page_tables += [
         _plain("Searched against verified", rows["verification"], _VERIFICATION, "verification"),
         _plain("Predicted latency against measured", rows["predictions"], _PREDICTIONS,
                "predictions"),
@@ -62,7 +62,7 @@ def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]])
         _plain("Fronts costed on each other's target", rows.get("recosted_fronts", ()), _RECOSTED,
                "recosted_fronts"),
     ]  # fmt: skip
-    return [table for table in found if table.rows]
+    return [table for table in page_tables if table.rows]
 
 
 def summary_table(comparison: Comparison) -> PageTable:
@@ -124,10 +124,14 @@ def _groups(comparison: Comparison) -> Iterator[PageTable]:
     rows = []
     for group in comparison.groups:
         row = [group, str(spreads[0][group].n)]
-        for own in (by[group] for by in spreads):
-            sd = "" if own.sd is None else f" ± {own.sd:.4f}"
-            interval = "" if own.low is None else f" ({own.low:.4f} to {own.high:.4f})"
-            row.append(f"{own.mean:.4f}{sd}{interval}")
+        for statistics in (by[group] for by in spreads):
+            sd = "" if statistics.sd is None else f" ± {statistics.sd:.4f}"
+            interval = (
+                ""
+                if statistics.low is None
+                else f" ({statistics.low:.4f} to {statistics.high:.4f})"
+            )
+            row.append(f"{statistics.mean:.4f}{sd}{interval}")
         rows.append(row)
     note = "Mean ± standard deviation over runs; in brackets: 95 % interval of the mean (Student)."
     heads_ = ["group", "runs", *heads.values()]
@@ -202,7 +206,7 @@ def _prices(comparison: Comparison, rows: Sequence[Row]) -> Iterator[PageTable]:
 def _by_level(rows: Sequence[Row], cost: Objective, level: str, value: str) -> list[list[str]]:
     """Return a row per level of a cost, with the values of groups."""
     cells = tables.by_group([row for row in rows if row["cost"] == cost.name], level, value)
-    return [[f"{at:g}", *map(_number, own.values())] for at, own in cells.items()]
+    return [[f"{at:g}", *map(_number, values.values())] for at, values in cells.items()]
 
 
 def _bound(is_least: bool) -> str:
@@ -221,9 +225,9 @@ def _growth(comparison: Comparison, rows: Sequence[Row]) -> PageTable:
     body = [
         [
             "all" if count is None else f"{count:,}",
-            *(_cell(_MAIN, own.get(group)) for group in groups),
+            *(_cell(_MAIN, shares.get(group)) for group in groups),
         ]
-        for count, own in growth.items()
+        for count, shares in growth.items()
     ]
     note = f"{_over_runs(comparison)}Searched figures; different networks. {_file('convergence')}"
     title = "Hypervolume share after evaluations"

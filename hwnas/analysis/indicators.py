@@ -139,9 +139,9 @@ def weights(n: int, divisions: int) -> Array:
     """
     bars = itertools.combinations(range(divisions + n - 1), n - 1)
     edges = np.array([(-1, *cut, divisions + n - 1) for cut in bars])
-    found: Array = (np.diff(edges, axis=1) - 1 + 1 / n) / (divisions + 1)
-    found.flags.writeable = False  # cached
-    return found
+    lattice: Array = (np.diff(edges, axis=1) - 1 + 1 / n) / (divisions + 1)
+    lattice.flags.writeable = False  # cached
+    return lattice
 
 
 def coverage(first: Array, second: Array, maximise: Sequence[bool]) -> float:
@@ -180,13 +180,13 @@ def surfaces(
 ) -> list[AttainmentSurface]:
     """Return three attainment surfaces (25, 50, 75 %) per cost and group of two or more runs."""
     names = [*dict.fromkeys(front.group for front in fronts)]
-    found = []
+    result = []
     for group in names:
-        own = [front for front in fronts if front.group == group]
-        if len(own) > 1:
+        group_fronts = [front for front in fronts if front.group == group]
+        if len(group_fronts) > 1:
             for cost in costs:
-                found += _of_group(group, own, quality, cost)
-    return found
+                result += _of_group(group, group_fronts, quality, cost)
+    return result
 
 
 def _of_group(
@@ -199,12 +199,12 @@ def _of_group(
         points += [[p.figures[o.name].value for o in pair] for p in front.points]
         sets += [i] * len(front.points)
     attained = pareto.attainment_surfaces(np.array(points) * sign, np.array(sets), PERCENTILES)
-    found = []
+    result = []
     for percentile in PERCENTILES:
-        own = attained[attained[:, 2] == percentile, :2] * sign
-        own = own[np.argsort(own[:, 0], kind="stable")]
-        found.append(AttainmentSurface(group, len(fronts), percentile, quality, cost, own))
-    return found
+        curve = attained[attained[:, 2] == percentile, :2] * sign
+        curve = curve[np.argsort(curve[:, 0], kind="stable")]
+        result.append(AttainmentSurface(group, len(fronts), percentile, quality, cost, curve))
+    return result
 
 
 # Costs at equal quality. Fronts are rows of quality (maximised) and cost (minimised, above zero).
@@ -257,11 +257,11 @@ def extremes(front: Array, baseline: Array) -> tuple[float, float, float]:
     levels = common_levels(front, baseline)
     if not len(levels):
         return 0.0, 0.0, 0.0
-    found = prices(baseline, levels) / prices(front, levels)
+    cost_ratios = prices(baseline, levels) / prices(front, levels)
     widths = np.diff(levels)  # each level applies down to the level below
-    logs = np.log(found)
+    logs = np.log(cost_ratios)
     mean = np.average(logs[1:], weights=widths) if len(widths) else logs[0]
-    return float(found.min()), float(found.max()), float(np.exp(mean))
+    return float(cost_ratios.min()), float(cost_ratios.max()), float(np.exp(mean))
 
 
 def ratios(front: Array, baseline: Array, levels: Array) -> Array:
@@ -279,7 +279,7 @@ def gains(front: Array, baseline: Array, costs: Array) -> Array:
     -inf where all networks of the front cost more; the quality itself where only those of the
     baseline do.
     """
-    mine, theirs = reached(front, costs), reached(baseline, costs)
-    known = np.isfinite(mine) & np.isfinite(theirs)
-    found: Array = np.where(known, mine - np.where(known, theirs, 0.0), mine)
-    return found
+    front_best, base_best = reached(front, costs), reached(baseline, costs)
+    known = np.isfinite(front_best) & np.isfinite(base_best)
+    gain: Array = np.where(known, front_best - np.where(known, base_best, 0.0), front_best)
+    return gain

@@ -142,12 +142,12 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoi
     known = [f"verified_{metric}_{dtype}" for metric in metrics for dtype in ("int8", "fp32")]
     if "verified_fits_budget" not in columns or columns.isdisjoint(known):
         return None
-    found = []
+    members = []
     for number, row in rows:
         where = f"{path}, line {number}"
         if row["verified_fits_budget"] == "True" and not _is_outrun(where, row):
-            found.append(_point(where, number, _verified(row, objectives), objectives))
-    return found
+            members.append(_point(where, number, _verified(row, objectives), objectives))
+    return members
 
 
 def _is_outrun(where: str, row: _Row) -> bool:
@@ -163,13 +163,13 @@ def _verified(row: _Row, objectives: Sequence[Objective]) -> _Row:
     verified = {
         n.removeprefix(_VERIFIED): v for n, v in row.items() if v and n.startswith(_VERIFIED)
     }
-    found = {"id": row["id"]}
+    values = {"id": row["id"]}
     for name in (objective.name for objective in objectives):
         source = artefact_metric(name, verified) if name in quality_names() else name
-        found |= {
+        values |= {
             f"{name}{end}": verified.get(f"{source}{end}", "") for end in ("", "_low", "_high")
         }
-    return found
+    return values
 
 
 _WILD = "*?["
@@ -203,8 +203,8 @@ def read_runs(
     runs = {path: [run_fronts.read_run_folder(path, storage=storage)] for path in folders}
     chosen = objectives(directions or _common([run for (run,) in runs.values()], tables))
     runs |= {path: read_foreign_csv(path, chosen) for path in tables}
-    found = [run for path in paths for run in runs[path]]
-    return _grouped(run_fronts.named(found, labels), group_by), chosen
+    all_runs = [run for path in paths for run in runs[path]]
+    return _grouped(run_fronts.named(all_runs, labels), group_by), chosen
 
 
 def expanded(names: Sequence[str]) -> list[Path]:
@@ -355,13 +355,13 @@ def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str,
 
 
 def _grouped(runs: Sequence[ComparedRun], group_by: str | None) -> list[ComparedRun]:
-    found = []
+    result = []
     for run in runs:
         group = run.group
         if not group:
             group = run.name if group_by is None else _value(run, group_by)
-        found.append(replace(run, group=group))
-    return found
+        result.append(replace(run, group=group))
+    return result
 
 
 def _value(run: ComparedRun, key: str) -> str:
@@ -386,9 +386,9 @@ def _value(run: ComparedRun, key: str) -> str:
 
 
 def _keys(config: Mapping[str, Any], prefix: str = "") -> set[str]:
-    found = set()
+    keys = set()
     for name, value in config.items():
-        found.add(f"{prefix}{name}")
+        keys.add(f"{prefix}{name}")
         if isinstance(value, Mapping):
-            found |= _keys(value, f"{prefix}{name}.")
-    return found
+            keys |= _keys(value, f"{prefix}{name}.")
+    return keys

@@ -99,8 +99,8 @@ def _scored(candidates: Sequence[Candidate]) -> list[FrontPoint]:
 
 def _verified(members: Sequence[Member]) -> list[FrontPoint] | None:
     """Return the members that may be delivered; ``None`` where there is no verified front."""
-    found = [verified(member) for member in members if member.is_deliverable]
-    return found if members else None
+    deliverable = [verified(member) for member in members if member.is_deliverable]
+    return deliverable if members else None
 
 
 def verified(member: Member) -> FrontPoint:

@@ -59,26 +59,26 @@ def _trials(candidates: Sequence[Candidate], objectives: Sequence[str]) -> Itera
             if candidate.state == "infeasible":
                 refused.append(candidate)
             elif candidate.id in may_enter:
-                left = front.add([candidate], points([candidate], objectives))
+                removed = front.add([candidate], points([candidate], objectives))
                 if front.members[-1] is not candidate:
                     continue
                 if refused:
                     yield _refusal(refused)
                     refused = []
-                yield _entry(candidate, left, len(front.members), objectives)
+                yield _entry(candidate, removed, len(front.members), objectives)
     if refused:
         yield _refusal(refused)
 
 
 def _entry(
-    candidate: Candidate, left: Sequence[Candidate], n_front: int, objectives: Sequence[str]
+    candidate: Candidate, removed: Sequence[Candidate], n_front: int, objectives: Sequence[str]
 ) -> DecisionRow:
     text = f"{candidate.id} enters the front: {_words(candidate.figures, objectives)}"
-    if left:
-        named = ", ".join(c.id for c in left[:_MAX_NAMED]) + (
-            ", ..." if len(left) > _MAX_NAMED else ""
+    if removed:
+        named = ", ".join(c.id for c in removed[:_MAX_NAMED]) + (
+            ", ..." if len(removed) > _MAX_NAMED else ""
         )
-        text += f"; {len(left)} {'leaves' if len(left) == 1 else 'leave'}: {named}"
+        text += f"; {len(removed)} {'leaves' if len(removed) == 1 else 'leave'}: {named}"
     return DecisionRow(f"trial {candidate.trial}", "front", f"{text}. Front of {n_front}.")
 
 
@@ -225,10 +225,10 @@ def explorer_of(title: str, front: FrontData, link: tuple[str, str] = ("", "")) 
     known: set[str] = set()
     for point in run.points:
         known.update(point.figures, point.verified)
-    shown = {name: columns[name] for name in columns if name in known}
+    used_columns = {name: columns[name] for name in columns if name in known}
     marked = ("fits all targets, on the joint front", front.for_all)
     return FrontExplorer(
-        title, front.objectives, shown, [run], front.budget.limits, marked=marked, link=link,
+        title, front.objectives, used_columns, [run], front.budget.limits, marked=marked, link=link,
         beside=front.beside,
     )  # fmt: skip
 

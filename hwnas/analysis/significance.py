@@ -88,9 +88,9 @@ class PairTest:
 def pair_tests(samples: Sequence[GroupSample]) -> list[PairTest]:
     """Return a test per pair of groups with two or more runs each, corrected by Holm's method."""
     large = [sample for sample in samples if len(sample.values) > 1]
-    found = [_pair(a, b) for a, b in itertools.combinations(large, 2)]
-    corrected = holm([test.p for test in found])
-    return [replace(test, p_holm=p) for test, p in zip(found, corrected, strict=True)]
+    tests = [_pair(a, b) for a, b in itertools.combinations(large, 2)]
+    corrected = holm([test.p for test in tests])
+    return [replace(test, p_holm=p) for test, p in zip(tests, corrected, strict=True)]
 
 
 def _pair(first: GroupSample, second: GroupSample) -> PairTest:
@@ -172,16 +172,16 @@ class Ranking:
         Groups are indices into ``groups``.
         """
         order = sorted(range(len(self.groups)), key=lambda i: self.mean_ranks[i])
-        found: list[tuple[int, ...]] = []
+        result: list[tuple[int, ...]] = []
         for start, i in enumerate(order):
             near = tuple(
                 j
                 for j in order[start:]
                 if self.mean_ranks[j] - self.mean_ranks[i] < self.critical_difference
             )
-            if len(near) > 1 and not (found and {*near} <= {*found[-1]}):
-                found.append(near)
-        return found
+            if len(near) > 1 and not (result and {*near} <= {*result[-1]}):
+                result.append(near)
+        return result
 
 
 def ranking(samples: Sequence[GroupSample], *, higher_is_better: bool) -> Ranking | None:
@@ -224,10 +224,10 @@ def group_values(
 
     Groups are in the order in which they first occur.
     """
-    found: Mapping[str, list[int]] = {group: [] for group in dict.fromkeys(groups)}
+    run_indices: Mapping[str, list[int]] = {group: [] for group in dict.fromkeys(groups)}
     for i, group in enumerate(groups):
-        found[group].append(i)
+        run_indices[group].append(i)
     return [
         GroupSample(group, [values[i] for i in chosen], [seeds[i] for i in chosen])
-        for group, chosen in found.items()
+        for group, chosen in run_indices.items()
     ]

@@ -151,18 +151,18 @@ class Speedup:
             "n_baseline": len(self.baseline),
             "range": None,
         }
-        if (found := self.range) is not None:
-            worst = found.worst
+        if (accuracy_range := self.range) is not None:
+            worst = accuracy_range.worst
             content |= {
-                "range": [self.signed(found.levels[i].quality) for i in (0, -1)],
-                "lowest_ratio": _json(found.lowest),
+                "range": [self.signed(accuracy_range.levels[i].quality) for i in (0, -1)],
+                "lowest_ratio": _json(accuracy_range.lowest),
                 "lowest_at": {
                     self.quality.name: self.signed(worst.quality),
                     f"baseline_{self.cost.name}": worst.baseline,
                     f"front_{self.cost.name}": worst.front,
                 },
-                "highest_ratio": _json(found.highest),
-                "geometric_mean_ratio": _json(found.mean),
+                "highest_ratio": _json(accuracy_range.highest),
+                "geometric_mean_ratio": _json(accuracy_range.mean),
             }
         return content | {"levels": self.rows()}
 
@@ -225,12 +225,12 @@ def speedup_of_two(
     is_cost = not quality.maximise and quality.name not in quality_names()
     if len(runs) != 2 or not costs or is_cost or costs[0].maximise:
         return None
-    own, base = (
+    compared, baseline = (
         in_plane(run, quality, costs[0], kind) for run, kind in zip(runs, kinds, strict=True)
     )
-    if min(own.values[:, COST].min(), base.values[:, COST].min()) <= 0:
+    if min(compared.values[:, COST].min(), baseline.values[:, COST].min()) <= 0:
         return None
-    return speedup(own, base, quality, costs[0], draws)
+    return speedup(compared, baseline, quality, costs[0], draws)
 
 
 def _negated(own: RunFront) -> RunFront:
@@ -340,15 +340,15 @@ def _cheapest(members: RunFront, quality: float) -> int | None:
     return int(good[0]) if len(good) else None
 
 
-def _with_intervals(found: AccuracyRange, samples: _Samples | None) -> AccuracyRange:
+def _with_intervals(accuracy_range: AccuracyRange, samples: _Samples | None) -> AccuracyRange:
     if samples is None:
-        return found
+        return accuracy_range
     lowest, highest, mean, gain = (_ends(column) for column in samples.whole.T)
     return AccuracyRange(
-        found.levels,
-        CostRatio(found.lowest.value, lowest),
-        CostRatio(found.highest.value, highest),
-        CostRatio(found.mean.value, mean),
+        accuracy_range.levels,
+        CostRatio(accuracy_range.lowest.value, lowest),
+        CostRatio(accuracy_range.highest.value, highest),
+        CostRatio(accuracy_range.mean.value, mean),
         gain,
     )
 

@@ -74,9 +74,9 @@ class Comparison:
     def indicator_rows(self) -> list[Row]:
         """Return the rows of ``indicators.csv``: one per front, with 95 % intervals if known."""
         rows = []
-        for i, own in enumerate(self.fronts):
-            row: Row = {"run": own.name, "group": own.group, "seed": own.run.block}
-            row["n_points"] = int(own.mask.sum())
+        for i, each in enumerate(self.fronts):
+            row: Row = {"run": each.name, "group": each.group, "seed": each.run.block}
+            row["n_points"] = int(each.mask.sum())
             for indicator in INDICATORS:
                 low, high = self._interval(i, indicator.name)
                 name = indicator.name
@@ -87,14 +87,14 @@ class Comparison:
     def point_rows(self) -> list[Row]:
         """Return the rows of ``points.csv``: one per network, with its chances to be on fronts."""
         rows = []
-        for i, own in enumerate(self.fronts):
-            for j, point in enumerate(own.points):
-                row: Row = {"run": own.name, "group": own.group, "id": point.id}
+        for i, each in enumerate(self.fronts):
+            for j, point in enumerate(each.points):
+                row: Row = {"run": each.name, "group": each.group, "id": point.id}
                 for k, objective in enumerate(self.objectives):
                     name = objective.name
-                    row |= {name: float(own.values[j, k]), f"{name}_low": float(own.low[j, k])}
-                    row[f"{name}_high"] = float(own.high[j, k])
-                row["on_own_front"] = bool(own.mask[j])
+                    row |= {name: float(each.values[j, k]), f"{name}_low": float(each.low[j, k])}
+                    row[f"{name}_high"] = float(each.high[j, k])
+                row["on_own_front"] = bool(each.mask[j])
                 if self.uncertainty is not None:
                     row["p_on_own_front"] = float(self.uncertainty.on_own[i][j])
                     row["p_on_front_of_all"] = float(self.uncertainty.on_all[i][j])
@@ -198,10 +198,10 @@ def compare(
         values,
         uncertain,
         samples,
-        {name: significance.pair_tests(own) for name, own in samples.items()},
+        {name: significance.pair_tests(by_group) for name, by_group in samples.items()},
         {
-            name: significance.ranking(own, higher_is_better=by_name[name].higher_is_better)
-            for name, own in samples.items()
+            name: significance.ranking(by_group, higher_is_better=by_name[name].higher_is_better)
+            for name, by_group in samples.items()
         },
     )
 
@@ -214,8 +214,8 @@ def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> Front
     Raises:
         RunError: verified figures are wanted, but a run has none.
     """
-    own = [run for run in runs if run.directions]
-    missing = [run.name for run in own if run.verified is None]
+    searches = [run for run in runs if run.directions]
+    missing = [run.name for run in searches if run.verified is None]
     if wanted == "verified" and missing:
         raise RunError(
             f"{missing[0]} has no verified figures, as the search is unfinished or used a "
@@ -223,7 +223,7 @@ def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> Front
         )
     if wanted is not None:
         return wanted
-    return "searched" if missing or not own else "verified"
+    return "searched" if missing or not searches else "verified"
 
 
 def kind_of(run: ComparedRun, kind: FrontStage) -> FrontStage:

@@ -151,12 +151,12 @@ def by_group(rows: Sequence[Row], key: str, name: str) -> dict[Any, dict[str, fl
 
     ``None`` if half or more of the runs have no value.
     """
-    found: dict[Any, dict[str, list[float | None]]] = {}
+    values_by_group: dict[Any, dict[str, list[float | None]]] = {}
     for row in rows:
-        found.setdefault(row[key], {}).setdefault(row["group"], []).append(row[name])
+        values_by_group.setdefault(row[key], {}).setdefault(row["group"], []).append(row[name])
     return {
-        value: {group: _median(figures) for group, figures in own.items()}
-        for value, own in found.items()
+        value: {group: _median(figures) for group, figures in by_name.items()}
+        for value, by_name in values_by_group.items()
     }
 
 
@@ -240,12 +240,12 @@ def _growth(
 
 def _evaluations(candidates: Sequence[Candidate]) -> list[int]:
     """Return the number of different networks scored up to each trial."""
-    seen: set[str] = set()
+    scored: set[str] = set()
     counts = []
     for candidate in candidates:
         if candidate.state != "infeasible":
-            seen.add(candidate.id)
-        counts.append(len(seen))
+            scored.add(candidate.id)
+        counts.append(len(scored))
     return counts
 
 

@@ -78,7 +78,7 @@ def comparison_method(comparison: Comparison) -> Iterator[str]:
     systematic = [
         objective.title
         for i, objective in enumerate(frame.objectives)
-        if any((~own.is_random & (own.low < own.high))[:, i].any() for own in comparison.fronts)
+        if any((~each.is_random & (each.low < each.high))[:, i].any() for each in comparison.fronts)
     ]
     if systematic:
         yield (
@@ -226,10 +226,10 @@ def _ranking(ranking: Ranking) -> str:
     text += p_value(ranking.f_p)
     if ranking.f_p >= ALPHA:
         return f"{text}, the groups do not differ significantly."
-    alike = [" = ".join(ranking.groups[i] for i in clique) for clique in ranking.cliques()]
+    cliques = [" = ".join(ranking.groups[i] for i in clique) for clique in ranking.cliques()]
     return (
         f"{text}; Nemenyi's critical difference {ranking.critical_difference:.2f}; "
-        f"not significantly different: {'; '.join(alike) or 'none'}."
+        f"not significantly different: {'; '.join(cliques) or 'none'}."
     )
 
 
@@ -249,10 +249,10 @@ def verification_verdict(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     changes = [r["hypervolume_share_verified"] - r["hypervolume_share_searched"] for r in rows]
-    members, left = (sum(int(row[key]) for row in rows) for key in ("n_members", "n_left"))
+    n_members, n_left = (sum(int(row[key]) for row in rows) for key in ("n_members", "n_left"))
     return (
-        f"Verification changed the hypervolume share by {_span(changes, '+.4f')}; {left} of "
-        f"{members} members left their front."
+        f"Verification changed the hypervolume share by {_span(changes, '+.4f')}; {n_left} of "
+        f"{n_members} members left their front."
     )
 
 

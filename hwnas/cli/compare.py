@@ -45,14 +45,14 @@ def compare_command(config: CompareConfig, arguments: Sequence[str]) -> None:
 def _print_comparison(console: Console, result: ComparisonResult) -> None:
     comparison, tables = result.comparison, result.rows
     assert comparison is not None
-    shown = [_groups(comparison) if comparison.is_grouped else _fronts(comparison)]
+    titled_tables = [_groups(comparison) if comparison.is_grouped else _fronts(comparison)]
     if len(comparison.groups) <= _WIDE:
-        shown += _ladders(tables["ladder"], comparison)
+        titled_tables += _ladders(tables["ladder"], comparison)
     if equal := tables.get("equal_quality"):
-        shown.append(_equal(equal, comparison.objectives))
+        titled_tables.append(_equal(equal, comparison.objectives))
     verdict, *messages = result.messages
     print_lines(console, [verdict], style="bold")
-    for title, table in shown:
+    for title, table in titled_tables:
         console.print(Text(title))  # above the table: it may be wider
         console.print(table, "")
     print_lines(console, [_MEANINGS])
@@ -81,10 +81,12 @@ def _groups(comparison: Comparison) -> _TitledTable:
     table = _table(*heads)
     spreads = {name: dict(comparison.spreads(name)) for name in (_MAIN, *known)}
     for group in comparison.groups:
-        own = spreads[_MAIN][group]
-        deviation = "-" if own.sd is None else f"{own.sd:.4f}"
+        main_statistics = spreads[_MAIN][group]
+        deviation = "-" if main_statistics.sd is None else f"{main_statistics.sd:.4f}"
         others = (f"{spreads[name][group].mean:.4f}" for name in known)
-        table.add_row(Text(group), str(own.n), f"{own.mean:.4f}", deviation, *others)
+        table.add_row(
+            Text(group), str(main_statistics.n), f"{main_statistics.mean:.4f}", deviation, *others
+        )
     return "Indicators: means over runs", table
 
 
@@ -96,8 +98,8 @@ def _ladders(rows: Sequence[Row], comparison: Comparison) -> Iterator[_TitledTab
         word = "at least" if cost.maximise else "at most"
         direction = "highest" if quality.maximise else "lowest"
         table = _table(cost.title, *comparison.groups)
-        own = [row for row in rows if row["cost"] == cost.name]
-        for limit, by in by_group(own, "limit", quality.name).items():
+        rows_of_cost = [row for row in rows if row["cost"] == cost.name]
+        for limit, by in by_group(rows_of_cost, "limit", quality.name).items():
             cells = ["-" if v is None else amount(quality, v) for v in by.values()]
             table.add_row(f"{limit:g}", *cells)
         yield f"{direction} {quality.title} for {cost.title} {word}{runs}", table
@@ -114,8 +116,8 @@ def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> _TitledTable
         cells = ["-" if value is None else form.format(value)
                  for value, form in ((paid, "{:.4g}"), (ratio, "{:.2f}"))]  # fmt: skip
         interval = "-" if low is None else f"{low:.2f}-{row['ratio_high']:.2f}"
-        own = amount(quality, row[quality.name]), f"{row[f'baseline_{cost.name}']:.4g}"
-        table.add_row(*own, *cells, *([interval] if known else []))
+        baseline_cells = amount(quality, row[quality.name]), f"{row[f'baseline_{cost.name}']:.4g}"
+        table.add_row(*baseline_cells, *cells, *([interval] if known else []))
     if len(rows) > _ROWS:
         table.caption = f"{len(rows) - _ROWS} more in equal_quality.csv"
     return f"{cost.title} at equal {quality.title} (ratio: {direction(cost, a, b)})", table

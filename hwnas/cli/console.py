@@ -241,9 +241,9 @@ class Phases:
         if not self._active:
             return
         advanced = (task for task in self._active if task.completed > task.fields["done"])
-        shown = next(advanced, self._active[-1])
+        visible = next(advanced, self._active[-1])
         for task in self._active:
-            self._bars.update(task.id, visible=task is shown)
+            self._bars.update(task.id, visible=task is visible)
 
     def _left(self, task: Task) -> str:
         """Return the time left of the command as text, or of the phase if nothing else is known."""
@@ -260,10 +260,10 @@ class Phases:
 
         def tell() -> None:
             nonlocal due
-            if name in self._notes and (begun := self._clock()) >= due:
+            if name in self._notes and (start := self._clock()) >= due:
                 self._look(name)
                 ended = self._clock()
-                due = ended + max(_LOOK_S, (ended - begun) / _LOOKS)
+                due = ended + max(_LOOK_S, (ended - start) / _LOOKS)
 
         tell()
         return tell

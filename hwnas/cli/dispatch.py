@@ -225,13 +225,13 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
 def _unprinted(arguments: Sequence[str]) -> list[str]:
     """Return the arguments without the flags that only print the configuration."""
     options, folders = package.without_folders(arguments)
-    found, rest = [f"--config-dir={folder}" for folder in folders], iter(options)
+    kept_arguments, rest = [f"--config-dir={folder}" for folder in folders], iter(options)
     for argument in rest:
         if argument in TAKE_A_VALUE:
             next(rest, "")
         elif not argument.lstrip("+~").startswith(("-", "hydra.", "hydra/")):
-            found.append(argument)
-    return found
+            kept_arguments.append(argument)
+    return kept_arguments
 
 
 def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:

@@ -63,12 +63,12 @@ def _print_export(console: Console, done: Export, evidence: ProofEvidence) -> No
         title=f"{row['model']['name']}", box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False,
     )  # fmt: skip
     table.add_row("torch", *_cells(metric, evidence.reference), "", "")
-    for name, found in row["artefacts"].items():
+    for name, facts in row["artefacts"].items():
         if name in evidence.not_run:
             continue
         near = evidence.agreements[name]
         error, same = f"{near.max_error:.2g}", f"{near.same:.1%}"
-        table.add_row(name, *_cells(metric, Quantity(*found[metric])), error, same)
+        table.add_row(name, *_cells(metric, Quantity(*facts[metric])), error, same)
     console.print(table)
     steps = row["finishing"]["steps"]
     identical = (row["source"]["reported"] or {}).get("same_files")
@@ -89,13 +89,13 @@ def _print_export(console: Console, done: Export, evidence: ProofEvidence) -> No
 
 def _exit_words(row: Row) -> list[str]:
     """Return a sentence about accuracy and latency with early exits, if the network has exits."""
-    if (leaving := row.get("exits")) is None:
+    if (exits := row.get("exits")) is None:
         return []
-    found, worst = leaving["found"], Quantity(*leaving["worst"]["latency_ms"])
-    expected = Quantity(*found["costs"]["expected_latency_ms"])
-    shares = ", ".join(f"{share[0]:.1%}" for share in found["left"])
+    measured, worst = exits["found"], Quantity(*exits["worst"]["latency_ms"])
+    expected = Quantity(*measured["costs"]["expected_latency_ms"])
+    shares = ", ".join(f"{share[0]:.1%}" for share in measured["left"])
     return [
-        f"Leaving early (run_exits.py): accuracy {found['accuracy'][0]:.4f} at an expected "
+        f"Leaving early (run_exits.py): accuracy {measured['accuracy'][0]:.4f} at an expected "
         f"{expected.value:.4g} ms, {expected.value / worst.value:.0%} of the {worst.value:.4g} ms "
         f"to the end ({worst.source}); {shares} of the test images leave at the exits."
     ]
@@ -120,10 +120,10 @@ def _print_compression(console: Console, result: CompressionResult) -> None:
         rows = {**rows, **proof["exits"]["worst"], **means}
     after = {name: Quantity(*row) for name, row in rows.items()}
     console.print(_cost_table(result, after, means))
-    found = result.compression
-    counts = sorted(Counter(found.bits.values()).items())
+    compression = result.compression
+    counts = sorted(Counter(compression.bits.values()).items())
     parts = [f"{counted(n, 'layer')} of {bits} bits" for bits, n in counts]
-    parts += [f"{found.prune:.0%} of the channels removed"] * bool(found.prune)
+    parts += [f"{compression.prune:.0%} of the channels removed"] * bool(compression.prune)
     print_lines(console, [f"{', '.join(parts).capitalize()}; other weights stay in int8."])
 
 

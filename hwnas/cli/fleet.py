@@ -48,10 +48,10 @@ def _load_table(result: FolderResult) -> Table:
 
 
 def _pair(row: Row, name: str) -> str:
-    said = f"measured_{name}_ms"
-    half = (row[f"{said}_high"] - row[f"{said}_low"]) / 2
+    measured = f"measured_{name}_ms"
+    half = (row[f"{measured}_high"] - row[f"{measured}_low"]) / 2
     simulated, error = row[f"simulated_{name}_ms"], row[f"error_{name}"]
-    return f"{simulated:.2f} / {row[said]:.2f}±{half:.2f} ({error:+.0%})"
+    return f"{simulated:.2f} / {row[measured]:.2f}±{half:.2f} ({error:+.0%})"
 
 
 def _split_table(result: FolderResult) -> Table:

@@ -193,12 +193,12 @@ def _all_sentences(verb: str) -> dict[str, str]:
 
 def _sections(verb: str) -> dict[str, list[str]]:
     """Return the names of options by section; those without a section are ``general``."""
-    names, found = [*_options(verb)], dict[str, list[str]]()
+    names, sections = [*_options(verb)], dict[str, list[str]]()
     for name in names:
         first, _, rest = name.partition(".")
         is_section = bool(rest) or f"{name}.METRIC" in names
-        found.setdefault(first if is_section else "general", []).append(name)
-    return {"general": found.pop("general", []), **found}
+        sections.setdefault(first if is_section else "general", []).append(name)
+    return {"general": sections.pop("general", []), **sections}
 
 
 def _lines(name: str, option: Option | None, verb: str) -> list[str]:

@@ -26,11 +26,11 @@ def why_command(config: WhyConfig) -> None:
     from hwnas.workflows.why import why  # ``verify`` runs where Optuna is not installed
 
     console = Terminal(width=min(Console().width, _WIDTH), highlight=False, markup=False)
-    found = why(config)
+    report = why(config)
     if DISPLAY.get().as_json:
-        print_json({"headline": found.headline, "sections": [*map(_section_row, found.sections)]})
+        print_json({"headline": report.headline, "sections": [*map(_section_row, report.sections)]})
         return
-    (_print if found.headline else _print_front)(console, found)
+    (_print if report.headline else _print_front)(console, report)
 
 
 def _section_row(section: "Section") -> "Row":
@@ -42,16 +42,16 @@ def _section_row(section: "Section") -> "Row":
     return {"title": section.title, "parts": parts}
 
 
-def _print(console: Console, found: "WhyReport") -> None:
-    console.print(found.headline, style="bold")
-    for section in found.sections:
+def _print(console: Console, report: "WhyReport") -> None:
+    console.print(report.headline, style="bold")
+    for section in report.sections:
         console.print(f"\n{section.title}", style="bold")
         for part in section.parts:
             console.print(Padding(_rendered(part), (0, 0, 0, 2), expand=False))
 
 
-def _print_front(console: Console, found: "WhyReport") -> None:
-    for i, section in enumerate(found.sections):
+def _print_front(console: Console, report: "WhyReport") -> None:
+    for i, section in enumerate(report.sections):
         if i:
             console.print()
         console.print(section.title)

@@ -73,5 +73,5 @@ def _figures(view: SearchView, member: Candidate) -> str:
 
 def _unit(name: str) -> str:
     """Return the unit of a cost, followed by its label unless the unit is ms or mJ."""
-    found = metric_of(name)
-    return found.unit if found.unit in ("ms", "mJ") else f"{found.unit} {found.label}"
+    metric = metric_of(name)
+    return metric.unit if metric.unit in ("ms", "mJ") else f"{metric.unit} {metric.label}"

@@ -50,8 +50,8 @@ class Terminal(Console):
 def print_lines(console: Console, lines: Sequence[str], style: str | None = None) -> None:
     """Print lines that are not empty, in a terminal wrapped between words."""
     for line in filter(None, lines):
-        shown = _wrapped(line, console.width) if console.is_terminal else line
-        console.print(shown, style=style, highlight=False, markup=False, soft_wrap=True)
+        wrapped = _wrapped(line, console.width) if console.is_terminal else line
+        console.print(wrapped, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 _LABEL = re.compile(r" *(?:\w+ {2,})?")  # before the text of a line
@@ -126,8 +126,10 @@ def print_files(
         names: Names of files; missing files are left out.
     """
     run, study = str(folder.path), database.redact(storage or database.sqlite_url(folder.study))
-    there = [name for name in names if (folder.path / name.partition(" ")[0]).exists()]
-    page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in there else []
+    existing = [name for name in names if (folder.path / name.partition(" ")[0]).exists()]
+    page = (
+        [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in existing else []
+    )
     stored = stored_option(storage)
     commands = {
         f"hwnas why {shlex.quote(f'run={run}')} id=front{stored}": "why these networks",
@@ -136,7 +138,7 @@ def print_files(
     }
     lines = [
         *page,
-        f"Files in {run}: {' '.join(there)}",
+        f"Files in {run}: {' '.join(existing)}",
         "To go on:",
         *(f"  {command}  # {words}" for command, words in commands.items()),
     ]

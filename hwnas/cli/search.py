@@ -218,11 +218,11 @@ def _joint_table(members: Sequence[Member], recommended: Member | None) -> Table
         part.justify, part.no_wrap = "right", True
     for member in members[:_ROWS]:
         state = "knee" if member is recommended else _label(member)
-        for i, (target, own) in enumerate(member.parts.items()):
+        for i, (target, member_on_target) in enumerate(member.parts.items()):
             first = (member.candidate.id, state) if i == 0 else ("", "")
             figures = (
-                format_value(metric, own.quality.value),
-                f"{own.figures['latency_ms'].value:.4f}",
+                format_value(metric, member_on_target.quality.value),
+                f"{member_on_target.figures['latency_ms'].value:.4f}",
             )
             table.add_row(first[0], escape(target), *figures, first[1])
     return table

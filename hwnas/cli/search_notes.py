@@ -106,7 +106,7 @@ def _training_words(scored: Sequence[Candidate], searched: SearchConfig) -> list
     last = len(config.fidelities)
     n_read = Counter(config.n_read(searched.metric, c.details) for c in scored)
     totals = [sum(config.fidelities[:n]) for n in range(last + 1)]
-    spent = sum(totals[n] * count for n, count in n_read.items())
+    n_epochs = sum(totals[n] * count for n, count in n_read.items())
     stopped = [
         f"{n_read[n]} stopped after {counted(totals[n], 'epoch')}"
         for n in range(1, last)
@@ -114,7 +114,7 @@ def _training_words(scored: Sequence[Candidate], searched: SearchConfig) -> list
     ]
     ended = f"{n_read[last]} after {counted(totals[last], 'epoch')}"
     return [
-        f"{len(scored)} networks trained alone: {', '.join([*stopped, ended])}; {spent} of "
+        f"{len(scored)} networks trained alone: {', '.join([*stopped, ended])}; {n_epochs} of "
         f"{len(scored) * totals[last]} epochs trained."
     ]
 

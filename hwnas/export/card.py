@@ -27,9 +27,11 @@ Row = dict[str, Any]
 
 def card(proof: Row) -> str:
     """Return the text of ``MODEL_CARD.md`` for the content of ``proof.json``."""
-    own = {name: _without_backticks(proof[name]) for name in ("model", "dataset", "target", "task")}
-    own["dataset"]["name"] = _data_name(own["dataset"])
-    proof = {**proof, **own}
+    escaped = {
+        name: _without_backticks(proof[name]) for name in ("model", "dataset", "target", "task")
+    }
+    escaped["dataset"]["name"] = _data_name(escaped["dataset"])
+    proof = {**proof, **escaped}
     parts = [
         f"---\n{yaml.safe_dump(_front_matter(proof), sort_keys=False, allow_unicode=True)}---",
         f"# {proof['model']['name']}",
@@ -225,7 +227,7 @@ def _teacher(name: str) -> str:
 
 def _evaluation(proof: Row) -> str:
     rows = [("torch", proof["reference"]), *proof["artefacts"].items()]
-    n, kept = proof["dataset"]["images"]["test"], proof["n_images"]
+    n, n_images = proof["dataset"]["images"]["test"], proof["n_images"]
     task = _task(proof)
     metric, label = task.metric, metric_of(task.metric).label
     table = []
@@ -251,7 +253,7 @@ def _evaluation(proof: Row) -> str:
     return (
         f"{_table(head, table)}\n\n{label.capitalize()}: of each file on all {n:,} test images, "
         f"resized to uint8; measured; {task.description.interval}. Errors: against torch's outputs "
-        f"on {kept} test images (`images.npz`), the largest of which is {largest}."
+        f"on {n_images} test images (`images.npz`), the largest of which is {largest}."
         f"{_constant(proof)}"
         f"\n\n{_table(['tolerance', 'allowed', 'reason'], tolerances)}{_reported(proof)}"
     )
@@ -343,14 +345,14 @@ def _files(proof: Row) -> str:
 
 
 def _provenance(proof: Row) -> str:
-    source, made = proof["source"], proof["made"]
-    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    source, creation = proof["source"], proof["made"]
+    versions = ", ".join(f"{name} {version}" for name, version in creation["versions"].items())
     lines = [
         f"Genotype `{proof['model']['id']}` of the search `{source['run']}`, "
         f"picked by `{source['pick']}`.",
         f"Searched by: `{source['command']}`",
         f"Supernet: {_supernet(source)}; search space `{source['search_space_digest']}`.",
-        f"Exported by: `{made['command']}` ({made['date']})",
+        f"Exported by: `{creation['command']}` ({creation['date']})",
         f"Versions: {versions}.",
         *(f"{what}: `{command}`" for what, command in proof["commands"].items()),
     ]

@@ -168,11 +168,11 @@ def within_budget(limits: Mapping[str, float], figures: Quantities) -> list[Chec
 
     Limits of figures that are not in ``figures`` are left out.
     """
-    found = []
+    checks = []
     for name, limit in limits.items():
         if name in figures:
             metric, figure = metric_of(name), figures[name]
             words = f"{name}, {figure.source}"
             value = metric.binding(figure)
-            found.append(Check(f"budget.{name}", value, limit, words, is_least=metric.maximise))
-    return found
+            checks.append(Check(f"budget.{name}", value, limit, words, is_least=metric.maximise))
+    return checks

@@ -166,11 +166,11 @@ def _all_segments(
 
 
 def _compared(
-    measured: ArtefactCosts, made: Mapping[str, bytes], folder: Path, recorded: Proof
+    measured: ArtefactCosts, compiled: Mapping[str, bytes], folder: Path, recorded: Proof
 ) -> ArtefactCosts:
     """Return costs with the differences between a compiler's result and the proof."""
     before, target = measured.before, measured.target
-    if not before or not made:
+    if not before or not compiled:
         return measured
     description = backends.get(target.runtime)
     names = backends.file_names(target.runtime, target.dtype)
@@ -178,7 +178,7 @@ def _compared(
         names = file_names(names, len(recorded["exits"]["segments"]))
     other_files = [
         names[suffix]
-        for suffix, content in made.items()
+        for suffix, content in compiled.items()
         if content != (folder / names[suffix]).read_bytes()
     ]
     changed = [n for n, f in measured.figures.items() if n not in before or f != before[n]]
@@ -210,8 +210,8 @@ def _limits(recorded: Proof, target: Target) -> dict[str, float]:
     early = {name for name, metric in all_metrics().items() if metric.mean_of}
     before = target_of(recorded)
     same = all(getattr(target, name) == getattr(before, name) for name in _LIMIT_FIELDS)
-    kept = recorded["budget"] if same else {}
-    return {name: entry["limit"] for name, entry in kept.items() if name not in early}
+    entries = recorded["budget"] if same else {}
+    return {name: entry["limit"] for name, entry in entries.items() if name not in early}
 
 
 def _is_its(recorded: Proof, target: Target) -> bool:
@@ -219,13 +219,13 @@ def _is_its(recorded: Proof, target: Target) -> bool:
 
 
 def _check_there(name: str, recorded: Proof, target: Target) -> None:
-    there: Sequence[str] = list(recorded["artefacts"])
-    if name not in there:
+    names: Sequence[str] = list(recorded["artefacts"])
+    if name not in names:
         others = (d.name for d in backends.known() if d.measured)
-        able = [n for n in others if backends.get(n).dtypes.get(target.dtype) in there]
+        able = [n for n in others if backends.get(n).dtypes.get(target.dtype) in names]
         fix = f" Set target.runtime={' or '.join(able)}." if able else ""
         raise ConfigError(
-            f"Target '{target.name}' runs {name}, but the export only has {', '.join(there)}."
+            f"Target '{target.name}' runs {name}, but the export only has {', '.join(names)}."
             f"{fix or ' Export the network again for this target.'}"
         )
     was = target_of(recorded).batch

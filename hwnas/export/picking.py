@@ -188,8 +188,8 @@ def _error(offer: Values, objectives: Sequence[str]) -> float:
 
 
 def _ranges(offers: Sequence[Values], names: Iterable[str], metric: str) -> str:
-    found = []
+    ranges = []
     for name in [*names] or [metric, *(n for n in metrics.cost_names() if n in offers[0])]:
         values = [offer[name] for offer in offers]
-        found.append(f"{name} {min(values):.4g} to {max(values):.4g}")
-    return ", ".join(found)
+        ranges.append(f"{name} {min(values):.4g} to {max(values):.4g}")
+    return ", ".join(ranges)

@@ -55,8 +55,8 @@ def load(recorded: Proof, path: str | None) -> ImageData:
 def contradictions(recorded: Proof, data: ImageData) -> list[str]:
     """Return a message per key of ``proof.json`` that does not match the data set."""
     dataset, task = recorded["dataset"], {**recorded["task"]}
-    own = data.with_metric(tasks.from_json(task).metric)
-    expected_task = {name: value for name, value in own.task.to_json().items() if name in task}
+    scored = data.with_metric(tasks.from_json(task).metric)
+    expected_task = {name: value for name, value in scored.task.to_json().items() if name in task}
     pairs: dict[str, tuple[object, object]] = {
         "task": (task, expected_task),
         "dataset.images": (dataset["images"], {n: len(getattr(data, n)) for n in _SPLITS}),
@@ -66,9 +66,9 @@ def contradictions(recorded: Proof, data: ImageData) -> list[str]:
         ),
     }
     # Exports of earlier versions lack these.
-    later = {"classes": own.class_counts, "constant": own.constant("test").to_json()}
-    given: Mapping[str, Any] = dataset
-    pairs |= {f"dataset.{n}": (given[n], value) for n, value in later.items() if n in given}
+    later = {"classes": scored.class_counts, "constant": scored.constant("test").to_json()}
+    entries: Mapping[str, Any] = dataset
+    pairs |= {f"dataset.{n}": (entries[n], value) for n, value in later.items() if n in entries}
     return [
         f"proof.json: '{key}' is not that of the data set"
         for key, (value, expected) in pairs.items()

@@ -256,9 +256,9 @@ def _check_network(operators: list[OperatorRecord], read: _Shape) -> None:
         )
 
 
-def _check_exits(found: Proof, record: EarlyExitsRecord) -> None:
+def _check_exits(proof: Proof, record: EarlyExitsRecord) -> None:
     """Check that exits are of the network, and that their parts have the same length."""
-    _check_network(record["operators"], found["model"]["input"])
+    _check_network(record["operators"], proof["model"]["input"])
     n, names = len(record["outputs"]), [row["name"] for row in record["operators"]]
     if unknown := [name for name in record["outputs"] if name not in names]:
         raise SchemaError(f"'exits.outputs' names '{unknown[0]}', which is not an operator")
@@ -273,7 +273,7 @@ def _check_exits(found: Proof, record: EarlyExitsRecord) -> None:
     if {len(record[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
         raise SchemaError(f"'exits': 'left' must have length {n - 1}, predicted and measured")
     graph = exits_from_json(record)
-    if without_exits(graph).nodes != operators_from_json(found["model"]["operators"]).nodes:
+    if without_exits(graph).nodes != operators_from_json(proof["model"]["operators"]).nodes:
         raise SchemaError("'exits.operators' without exits differ from 'model.operators'")
     try:
         split_at_exits(graph)
@@ -281,15 +281,15 @@ def _check_exits(found: Proof, record: EarlyExitsRecord) -> None:
         raise SchemaError("'exits.operators' cannot be split at the exits") from None
 
 
-def _check_outcome(found: Proof) -> None:
+def _check_outcome(proof: Proof) -> None:
     """Check that artefacts have files, and that the outcomes of checks are correct and complete."""
-    names = {name for name in kinds() if name in found["files"]}
-    if {*found["artefacts"]} != names:
+    names = {name for name in kinds() if name in proof["files"]}
+    if {*proof["artefacts"]} != names:
         raise SchemaError(
-            f"'artefacts' has {', '.join(sorted(found['artefacts']))}, but 'files' has "
+            f"'artefacts' has {', '.join(sorted(proof['artefacts']))}, but 'files' has "
             f"{', '.join(sorted(names))}"
         )
-    for check in found["checks"]:
+    for check in proof["checks"]:
         value = float("nan") if check["found"] is None else check["found"]
         recorded = Check(check["name"], value, check["allowed"], "", check.get("is_least", False))
         if recorded.holds != check["holds"]:
@@ -297,36 +297,36 @@ def _check_outcome(found: Proof) -> None:
                 f"check '{check['name']}' has holds={check['holds']}, but {value:g} and the limit "
                 f"{check['allowed']:g} give {recorded.holds}"
             )
-    ran = [name for name, row in found["artefacts"].items() if "not_run" not in row]
+    ran = [name for name, row in proof["artefacts"].items() if "not_run" not in row]
     needed = {f"{name}.error" for name in ran}
-    if "exits" in found:
+    if "exits" in proof:
         needed |= {
             "exits.whole",
-            *(f"exits.{i}.error" for i in range(len(found["exits"]["costs"]) - 1)),
+            *(f"exits.{i}.error" for i in range(len(proof["exits"]["costs"]) - 1)),
         }
-    needed |= {f"budget.{name}" for name in found["budget"] if name in found["figures"]}
-    if missing := needed - {check["name"] for check in found["checks"]}:
+    needed |= {f"budget.{name}" for name in proof["budget"] if name in proof["figures"]}
+    if missing := needed - {check["name"] for check in proof["checks"]}:
         raise SchemaError(f"'checks' has no check '{min(missing)}'")
 
 
-def _check_task(found: Proof) -> None:
+def _check_task(proof: Proof) -> None:
     """Check that task, metric and target exist and fit the network."""
-    task, model = tasks.from_json({**found["task"]}), found["model"]
+    task, model = tasks.from_json({**proof["task"]}), proof["model"]
     n = model["operators"][-1]["op"]["out_shape"][0]
     if not task.n_outputs == model["n_outputs"] == n:
         raise SchemaError(f"the network has {n} outputs, its task {task.n_outputs}")
-    if task.metric not in found["reference"]:
+    if task.metric not in proof["reference"]:
         raise SchemaError(f"'reference' has no {task.metric}")
-    for name, row in found["artefacts"].items():
+    for name, row in proof["artefacts"].items():
         if "not_run" not in row:
             value = {**row}.get(task.metric)
             validate(QuantityRow, value, f"artefacts.{name}.{task.metric}")
-    normalisation = found["dataset"]["normalisation"]
+    normalisation = proof["dataset"]["normalisation"]
     if {len(normalisation["mean"]), len(normalisation["std"])} != {model["input"][0]}:
         raise SchemaError(
             f"'dataset.normalisation' must have mean and std of {model['input'][0]} channels"
         )
-    target_of(found)
+    target_of(proof)
 
 
 def name_of(recorded: Proof) -> str:

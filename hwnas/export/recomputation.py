@@ -107,8 +107,8 @@ def _code(text: str) -> str:
 def _definitions(text: str) -> list[str]:
     """Return the code of the network in ``model.py`` and of its loading."""
     kinds_ = ast.ClassDef | ast.FunctionDef
-    found = [node for node in _tree(text).body if isinstance(node, kinds_)]
-    return [ast.dump(node) for node in found if node.name != "main"]
+    definitions = [node for node in _tree(text).body if isinstance(node, kinds_)]
+    return [ast.dump(node) for node in definitions if node.name != "main"]
 
 
 def _read(folder: Path, name: str) -> str:

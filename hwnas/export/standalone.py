@@ -357,14 +357,14 @@ def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
         target: The target, whose sections hold the options of runtimes.
     """
     result = dict[str, str]()
-    own = target.artefact
+    native = target.artefact
     every = [(backend, runner) for backend in backends.known() for runner in backend.runners]
-    every.sort(key=lambda pair: (own not in pair[1].artefacts, pair[0].name != target.runtime))
+    every.sort(key=lambda pair: (native not in pair[1].artefacts, pair[0].name != target.runtime))
     for backend, runner in every:
         runnable = [name for name in runner.artefacts if name in names]
         if not runnable:
             continue
-        default = own if own in runnable and backend.name == target.runtime else runnable[0]
+        default = native if native in runnable and backend.name == target.runtime else runnable[0]
         values = {**_placeholders(backend, target), "DEFAULT": default}
         code = _filled(runner.code, values) + task.print_code()
         for name in dict.fromkeys([*([] if result else [RUNNER]), runner.name]):

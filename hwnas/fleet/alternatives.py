@@ -72,18 +72,18 @@ def plan_front(
         for points in _directions(base, _shares(n), limit_s / max(n, 1)):
             start: Solution | None = None
             for point in points:
-                left = limit_s - (time.perf_counter() - began)
+                rest_s = limit_s - (time.perf_counter() - began)
                 tried += 1
-                if left > longest:
+                if rest_s > longest:
                     until = began + limit_s
                     with suppress(TimeoutError):  # not corrected until then
-                        each_s = min(left, 2 * limit_s / n)
+                        each_s = min(rest_s, 2 * limit_s / n)
                         solved = _solve_at(base, point, start, each_s)
-                        held = _corrected_at(solved, seed, until, each_s)
+                        corrected = _corrected_at(solved, seed, until, each_s)
                         done += 1
-                        if held is not None:
-                            start = held.solution
-                            rows.append(_row(point, held))
+                        if corrected is not None:
+                            start = corrected.solution
+                            rows.append(_row(point, corrected))
                 advance(1)
         advance(n - tried)
     is_known = not missing_keys(base.task.problem)["carbon"]
@@ -165,10 +165,10 @@ def _corrected_at(
     """
 
     def resolve(solution: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
-        left = until - time.perf_counter()
-        if left <= 0:
+        rest_s = until - time.perf_counter()
+        if rest_s <= 0:
             raise TimeoutError
-        solution = solve_again(solution, task, hours, left, NullProgress())
+        solution = solve_again(solution, task, hours, rest_s, NullProgress())
         if not solution.serves:
             raise BudgetError("no such plan")  # no search for the binding limit
         return solution
@@ -176,14 +176,16 @@ def _corrected_at(
     if solution is None or not solution.serves:
         return None
     try:
-        held = planner.correct(solution, resolve, [seed], NullProgress())
+        outcome = planner.correct(solution, resolve, [seed], NullProgress())
     except BudgetError:
         return None
-    left = until - time.perf_counter()
-    if not held.solution.hour_columns and left > 0:  # the main plan has raised goodputs, too
+    rest_s = until - time.perf_counter()
+    if not outcome.solution.hour_columns and rest_s > 0:  # the main plan has raised goodputs, too
         with suppress(TimeoutError):
-            held = planner.raise_goodputs(held, resolve, min(limit_s, left), [seed], NullProgress())
-    return None if held.is_late else held
+            outcome = planner.raise_goodputs(
+                outcome, resolve, min(limit_s, rest_s), [seed], NullProgress()
+            )
+    return None if outcome.is_late else outcome
 
 
 def _start_values(task: PlanningTask, start: Solution | None) -> tuple[list[Hour], Array] | None:
@@ -192,17 +194,17 @@ def _start_values(task: PlanningTask, start: Solution | None) -> tuple[list[Hour
         return None
     plan = to_plan(start)
     hours = plan_conversion.translate_hours(task, plan, plan_conversion.placements_by_name(task))
-    kept = [hour for hour in hours if hour is not None]
-    return (kept, start.owned) if len(kept) == len(hours) else None
+    fitting = [hour for hour in hours if hour is not None]
+    return (fitting, start.owned) if len(fitting) == len(hours) else None
 
 
 def _days(problem: PlanningProblem) -> float:
     return problem.load.n_hours / _DAY
 
 
-def _row(point: LimitPoint, held: PlanningOutcome) -> Row:
+def _row(point: LimitPoint, outcome: PlanningOutcome) -> Row:
     """Return a plan's daily figures, and the lower bound of its cost."""
-    days, result = _days(point.problem), held.solution
+    days, result = _days(point.problem), outcome.solution
     cost = result.objective_value("cost")
     least = min(result.bound_kept, cost) if result.task.objective == "cost" else 0.0
     return {
@@ -210,7 +212,7 @@ def _row(point: LimitPoint, held: PlanningOutcome) -> Row:
         "cost_per_day": cost / days, "cost_per_day_bound": least / days,
         "gap": round(1 - least / cost, _DIGITS) if cost > 0 else 0.0,
         "carbon_kg_per_day": result.objective_value("carbon") / days,
-        "accuracy": _mean_accuracy(result), "p99_of_limit": point.p99, "late": held.late,
+        "accuracy": _mean_accuracy(result), "p99_of_limit": point.p99, "late": outcome.late,
         "source": "modelled",
     }  # fmt: skip
 
@@ -237,13 +239,13 @@ def _select_front(
 ) -> tuple[list[Row], list[str]]:
     """Return the non-dominated rows, and messages on them."""
     points = np.array([[round(row[name], _DIGITS) for name, _ in _AXES] for row in rows])
-    kept = non_dominated(points, [maximise for _, maximise in _AXES])
-    front = [rows[0], *(row for row, on in zip(rows[1:], kept[1:], strict=True) if on)]
+    on_front = non_dominated(points, [maximise for _, maximise in _AXES])
+    front = [rows[0], *(row for row, on in zip(rows[1:], on_front[1:], strict=True) if on)]
     messages = [_describe_point(rows[0], row) for row in front[1:]]
-    if not kept[0]:
-        beaten = points[1:] - points[0]
-        beaten[:, [i for i, (_, maximise) in enumerate(_AXES) if maximise]] *= -1
-        better = rows[1 + int((beaten <= 0).all(1).argmax())]
+    if not on_front[0]:
+        differences = points[1:] - points[0]
+        differences[:, [i for i, (_, maximise) in enumerate(_AXES) if maximise]] *= -1
+        better = rows[1 + int((differences <= 0).all(1).argmax())]
         messages.insert(0, f"With {better['asks']} another plan dominates this one: set that "
                        "limit in service.yaml and plan again.")  # fmt: skip
     done, tried = count

@@ -220,8 +220,8 @@ def _reduced_costs(
             if links:
                 cost -= o.links @ of_link[:, s, i]
             if s == 0:
-                own = task.objective == "cost"
-                cost += task.sending(i) * task.weight[i] * (own - money)
+                by_cost = task.objective == "cost"
+                cost += task.sending(i) * task.weight[i] * (by_cost - money)
             result[s, i] = cost
     return result, demand, accuracy
 
@@ -231,14 +231,18 @@ def _improving_options(task: PlanningTask, reduced: Array, demand: Array) -> tup
     o, borne = task.choices.options, task.problem.load.provisioned_rates[:, list(task.hours)]
     rows, worst = [], 0.0
     for k in range(len(task.problem.classes)):
-        mine = np.flatnonzero(o.request_class == k)
+        options = np.flatnonzero(o.request_class == k)
         for s, i in np.ndindex(reduced.shape[0], reduced.shape[1]):
-            own = reduced[s, i, mine] - demand[s, i, k]
-            best = np.argpartition(own, min(_TAKEN, own.size - 1))[:_TAKEN] if own.size else mine
+            values = reduced[s, i, options] - demand[s, i, k]
+            best = (
+                np.argpartition(values, min(_TAKEN, values.size - 1))[:_TAKEN]
+                if values.size
+                else options
+            )
             if not best.size:
                 continue
-            worst += min(0.0, float(own[best].min())) * borne[k, i]
-            best = best[own[best] < -1e-9 * max(1.0, abs(demand[s, i, k]))]
-            row = [np.full(best.size, s), np.full(best.size, i), mine[best]]
+            worst += min(0.0, float(values[best].min())) * borne[k, i]
+            best = best[values[best] < -1e-9 * max(1.0, abs(demand[s, i, k]))]
+            row = [np.full(best.size, s), np.full(best.size, i), options[best]]
             rows.append(np.stack(row, 1).astype(np.intp))
     return np.concatenate(rows), worst

@@ -18,7 +18,7 @@ def rows(old: DeploymentPlan, outcome: ReplanningOutcome) -> list[Row]:
     Equal changes of several hours are one row. Column ``why`` has the causes (demand, late
     requests, machines down or up again, changed files) and quotas that are used up.
     """
-    alike: dict[tuple[object, ...], list[int]] = {}
+    groups: dict[tuple[object, ...], list[int]] = {}
     first: list[Row] = []
     for hour_plan in outcome.planning.plan.hours:
         was = old.at(hour_plan.hours[0])
@@ -26,10 +26,10 @@ def rows(old: DeploymentPlan, outcome: ReplanningOutcome) -> list[Row]:
             *_replica_rows(old, was, outcome, hour_plan),
             *_machine_rows(was, outcome, hour_plan),
         ):
-            hours = alike.setdefault(tuple(row.values()), [])
+            hours = groups.setdefault(tuple(row.values()), [])
             first += [row] * (not hours)
             hours += hour_plan.hours
-    each = zip(first, alike.values(), strict=True)
+    each = zip(first, groups.values(), strict=True)
     return [
         {"hours": format_hours(sorted(hours)), "n_hours": len(hours), **row} for row, hours in each
     ]
@@ -79,23 +79,29 @@ def _is_loaded(running: Running, key: RunningPool) -> bool:
 
 def _classes_using(plan: DeploymentPlan, hour_plan: HourPlan, key: RunningPool) -> set[str]:
     """Return the classes that send requests to pools of a type."""
-    own = {
+    used = {
         name
         for name in (pool.kind for pool in hour_plan.pools)
         for kind in [plan.kinds[name]]
         if (kind.device, kind.model, kind.batch, kind.wait_ms) == key
     }
-    return {r.klass for r in (*hour_plan.routes, *hour_plan.degraded) if {r.first, r.second} & own}
+    return {r.klass for r in (*hour_plan.routes, *hour_plan.degraded) if {r.first, r.second} & used}
 
 
 def _reason(
     causes: Sequence[ReplanCause], hours: Iterable[int], device: str, users: set[str]
 ) -> str:
     """Return the causes of a change; if it only makes room, those of other classes in its hours."""
-    there = [cause for cause in causes if cause.hours & {*hours}]
-    own = [cause for cause in there if cause.what in _OF_DEVICES or cause.name in {"", *users}]
-    mine = [cause for cause in own if cause.what not in _OF_DEVICES or cause.name == device] or own
-    return ("" if mine else "makes room: ") + "; ".join(cause.text for cause in mine or there)
+    in_hours = [cause for cause in causes if cause.hours & {*hours}]
+    relevant = [
+        cause for cause in in_hours if cause.what in _OF_DEVICES or cause.name in {"", *users}
+    ]
+    specific = [
+        cause for cause in relevant if cause.what not in _OF_DEVICES or cause.name == device
+    ] or relevant
+    return ("" if specific else "makes room: ") + "; ".join(
+        cause.text for cause in specific or in_hours
+    )
 
 
 def _binding_limits(plan: DeploymentPlan, hour_plan: HourPlan, *, grows: bool) -> Iterator[str]:
@@ -151,15 +157,15 @@ def _describe_unused_failures(
 
 def _merge_late_causes(outcome: ReplanningOutcome) -> Iterator[ReplanCause]:
     """Yield causes, with late classes merged over hours."""
-    seen: set[str] = set()
+    merged: set[str] = set()
     for cause in outcome.causes:
         if cause.what != "late":
             yield cause
-        elif cause.name not in seen:
-            seen.add(cause.name)
-            own = [c for c in outcome.causes if (c.what, c.name) == ("late", cause.name)]
-            hours = frozenset(hour for c in own for hour in c.hours)
-            more = f", and in {len(own) - 1} more hours" * (len(own) > 1)
+        elif cause.name not in merged:
+            merged.add(cause.name)
+            late_causes = [c for c in outcome.causes if (c.what, c.name) == ("late", cause.name)]
+            hours = frozenset(hour for c in late_causes for hour in c.hours)
+            more = f", and in {len(late_causes) - 1} more hours" * (len(late_causes) > 1)
             yield ReplanCause("late", cause.name, hours, cause.text + more)
 
 

@@ -155,14 +155,14 @@ def read_carbon(
     """
     result, left_out = {}, []
     for region in sorted(fleet.regions):
-        given = fleet.carbon.get(region, 0.0)
-        if isinstance(given, str):
-            path = resolve_path(given, folder)
+        carbon = fleet.carbon.get(region, 0.0)
+        if isinstance(carbon, str):
+            path = resolve_path(carbon, folder)
             rows = csv_rows(path, f"carbon.{region}")
             calendar.check_rows(rows, path, begin_s, n_hours)
             values = _parse_column(rows, "kg_per_kwh", path, 10)
         else:
-            values = np.atleast_1d(np.array(given, np.float64))
+            values = np.atleast_1d(np.array(carbon, np.float64))
         if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:
             raise ConfigError(
                 f"fleet.yaml: carbon.{region} has {len(values)} hours, the demand {n_hours}: "

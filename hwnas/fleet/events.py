@@ -89,11 +89,11 @@ class Routing:
         """Return a random route index for each request, given its class index ``(requests,)``."""
         route = np.zeros(request_class.size, np.int32)
         for k in np.unique(request_class):
-            own = np.flatnonzero((self.table.request_class == k) & (self.table.chance > 0))
-            mine = request_class == k
-            ends = np.cumsum(self.table.chance[own])
-            drawn = np.searchsorted(ends / ends[-1], rng.random(int(mine.sum())), side="right")
-            route[mine] = own[np.minimum(drawn, own.size - 1)]
+            routes = np.flatnonzero((self.table.request_class == k) & (self.table.chance > 0))
+            requests = request_class == k
+            ends = np.cumsum(self.table.chance[routes])
+            drawn = np.searchsorted(ends / ends[-1], rng.random(int(requests.sum())), side="right")
+            route[requests] = routes[np.minimum(drawn, routes.size - 1)]
         return route
 
 

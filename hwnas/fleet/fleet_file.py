@@ -124,8 +124,8 @@ def read_fleet(path: Path, service: Service) -> Fleet:
     )
     for name, request_class in service.classes.items():
         regions = {device.region for device in result.existing.values()}
-        there = sorted({*request_class.regions} & regions)
-        if not there:
+        common = sorted({*request_class.regions} & regions)
+        if not common:
             sketched = [n for n, d in result.devices.items() if d.region in request_class.regions]
             but = f" except sketches ({', '.join(sketched)})" if sketched else ""
             raise ConfigError(
@@ -133,10 +133,10 @@ def read_fleet(path: Path, service: Service) -> Fleet:
                 f"({', '.join(request_class.regions)}): add a device there, or add a region with "
                 f"devices ({', '.join(sorted(regions))}) to classes.{name}.regions in service.yaml."
             )
-        if not {*there} & {*network_paths(result, request_class.source)}:
+        if not {*common} & {*network_paths(result, request_class.source)}:
             raise ConfigError(
                 f"{path}: no link leads from {request_class.source} to a device of class '{name}': "
-                f"add links.{_link_name(request_class.source, there[0])} with rtt_ms; links so "
+                f"add links.{_link_name(request_class.source, common[0])} with rtt_ms; links so "
                 f"far: {', '.join(result.links) or 'none'}."
             )
     known = result.regions | service.regions
@@ -163,25 +163,25 @@ def _check_device(fleet: Fleet, name: str, device: DeviceType, where: str) -> No
             f"{where}: device '{name}': busy_w={device.busy_w:g} is below idle_w="
             f"{device.idle_w:g}: give the power in W of a busy machine, which is not lower."
         )
-    seen, at = {name}, device
-    while at.like is not None:
-        if at.like not in fleet.devices:
+    visited, node = {name}, device
+    while node.like is not None:
+        if node.like not in fleet.devices:
             raise ConfigError(
                 f"{where}: like of device '{name}': "
-                f"{unknown_name('device', at.like, fleet.devices)}"
+                f"{unknown_name('device', node.like, fleet.devices)}"
             )
-        if at.like in seen:
+        if node.like in visited:
             raise ConfigError(
-                f"{where}: like of device '{name}' leads back to '{at.like}': name a device with "
+                f"{where}: like of device '{name}' leads back to '{node.like}': name a device with "
                 "timings of its own."
             )
-        if fleet.devices[at.like].sketch:
+        if fleet.devices[node.like].sketch:
             raise ConfigError(
-                f"{where}: device '{name}' has like: {at.like}, which is a sketch: name a device "
+                f"{where}: device '{name}' has like: {node.like}, which is a sketch: name a device "
                 "that exists."
             )
-        seen.add(at.like)
-        at = fleet.devices[at.like]
+        visited.add(node.like)
+        node = fleet.devices[node.like]
 
 
 def _normalise_links(

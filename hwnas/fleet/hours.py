@@ -43,13 +43,14 @@ def round_up(task: PlanningTask, columns: OptionColumns, rates: Array, i: int) -
     sent = placement_rates(task, flows)
     machines, pools = np.zeros(len(task.problem.devices)), []
     for d in range(machines.size):
-        own = [
+        placements = [
             q for q, s in enumerate(task.choices.placements) if s.device == d and sent[:, q].any()
         ]
         tried = [
-            _pools_of_device(task, sent, i, own, spread) for spread in task.replica_limits(i, d)
+            _pools_of_device(task, sent, i, placements, spread)
+            for spread in task.replica_limits(i, d)
         ]
-        machines[d], rows = min(tried, key=lambda found: found[0])
+        machines[d], rows = min(tried, key=lambda result: result[0])
         pools += rows
     unserved = np.zeros((task.n_scenarios, len(task.problem.classes)))
     return Hour(machines, pools, flows, unserved)
@@ -69,9 +70,12 @@ def scale_hour(task: PlanningTask, i: int, hour: Hour, flows: Sequence[Flow]) ->
     Pools of ``hour`` keep or gain replicas; pools and machines may be added. Classes without flows
     are unserved. The result may exceed quotas.
     """
-    wanted, have = task.problem.load.provisioned_rates[:, task.hours[i]], served_rates(task, flows)
+    demand, served = (
+        task.problem.load.provisioned_rates[:, task.hours[i]],
+        served_rates(task, flows),
+    )
     request_class = task.choices.options.request_class
-    factors = np.divide(wanted, have, out=np.zeros_like(have), where=have > 0)
+    factors = np.divide(demand, served, out=np.zeros_like(served), where=served > 0)
     merged: dict[tuple[int, int], float] = {}
     for s, o, rate in flows:
         merged[s, o] = merged.get((s, o), 0.0) + rate * float(factors[s, request_class[o]])
@@ -79,19 +83,19 @@ def scale_hour(task: PlanningTask, i: int, hour: Hour, flows: Sequence[Flow]) ->
         placement_rates(task, [(*key, rate) for key, rate in merged.items()]),
         hour.machines,
     )
-    there = {row.placement for row in hour.pools}
+    placements = {row.placement for row in hour.pools}
     rows = [*hour.pools]
-    for q in (int(q) for q in np.flatnonzero(rates.any(0)) if q not in there):
+    for q in (int(q) for q in np.flatnonzero(rates.any(0)) if q not in placements):
         rows.append(
             PoolRow(q, 0, max(task.replica_limits(i, task.choices.placements[q].device)), 0)
         )
     rows = [replace(r, replicas=max(r.replicas, _replicas_needed(task, rates, i, r))) for r in rows]
-    most = []
+    counts = []
     for d, (_, device) in enumerate(task.problem.devices):
-        own = [row for row in rows if task.choices.placements[row.placement].device == d]
-        most.append(max(float(machines[d]), _machines(own, device.slots)))
-    unserved = np.where((have == 0) & (wanted > 0), 1.0, 0.0)
-    return Hour(np.array(most), rows, [(*key, rate) for key, rate in merged.items()], unserved)
+        device_pools = [row for row in rows if task.choices.placements[row.placement].device == d]
+        counts.append(max(float(machines[d]), _machines(device_pools, device.slots)))
+    unserved = np.where((served == 0) & (demand > 0), 1.0, 0.0)
+    return Hour(np.array(counts), rows, [(*key, rate) for key, rate in merged.items()], unserved)
 
 
 def placement_rates(task: PlanningTask, flows: Sequence[Flow]) -> Array:
@@ -129,10 +133,14 @@ def _machines(rows: list[PoolRow], slots: int) -> float:
 
 
 def _pools_of_device(
-    task: PlanningTask, rates: Array, i: int, own: list[int], spread: int
+    task: PlanningTask, rates: Array, i: int, placements: list[int], spread: int
 ) -> tuple[float, list[PoolRow]]:
     """Return the machines and pools for placements with so many spare replicas each."""
-    rows = [PoolRow(q, 0, spread, 0) for q in own]
+    rows = [PoolRow(q, 0, spread, 0) for q in placements]
     rows = [replace(row, replicas=_replicas_needed(task, rates, i, row)) for row in rows]
-    slots = task.problem.devices[task.choices.placements[own[0]].device][1].slots if own else 1
+    slots = (
+        task.problem.devices[task.choices.placements[placements[0]].device][1].slots
+        if placements
+        else 1
+    )
     return _machines(rows, slots), rows

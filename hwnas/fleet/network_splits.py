@@ -108,8 +108,8 @@ def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
             "that is smaller than those before, with at least 1 % of the computation on each side. "
             "Give another export."
         )
-    kept = np.unique(np.linspace(0, len(result) - 1, min(n, len(result))).round().astype(int))
-    return [_split(f"cut{i + 1}", result[k], whole) for i, k in enumerate(kept.tolist())]
+    indices = np.unique(np.linspace(0, len(result) - 1, min(n, len(result))).round().astype(int))
+    return [_split(f"cut{i + 1}", result[k], whole) for i, k in enumerate(indices.tolist())]
 
 
 def _share(cut: GraphSplit, whole: ExportedNetwork) -> float:
@@ -172,9 +172,9 @@ def run_split(split: ExportSplit, whole: ExportedNetwork, images: Floats) -> Spl
     """
     head, tail = (onnx_files.session(split.files[side]) for side in SIDES)
     sent = head.run(images)
-    outputs, wanted = tail.run(sent), onnx_files.session(whole.model).run(images)
+    outputs, expected = tail.run(sent), onnx_files.session(whole.model).run(images)
     allowed = 0.0 if whole.precision == "int8" else FP32_ERROR
-    check_close(f"{whole.name}, {split.name}", outputs, wanted, allowed)
+    check_close(f"{whole.name}, {split.name}", outputs, expected, allowed)
     return SplitOutputs(sent, _as_numbers(split, sent), outputs)
 
 

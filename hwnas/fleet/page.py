@@ -60,7 +60,7 @@ def plan_page(
     figures: Mapping[str, Pictures],
 ) -> str:
     """Return the HTML page of a plan, with messages, tables (by file name) and figures."""
-    wanted = {
+    titles = {
         "decisions": "Changes and their reasons",
         "plans": "The plan and non-dominated alternatives: cost, carbon, accuracy, latency",
         "limits": "First bottlenecks if demand grows",
@@ -75,7 +75,7 @@ def plan_page(
             [],
             findings=sentences,
             tables=[_table(title, tables[name], name)
-                    for name, title in wanted.items() if tables.get(name)],
+                    for name, title in titles.items() if tables.get(name)],
             pictures=[SvgFigure(_TITLES[name], by["svg"].decode(), _NOTES[name])
                       for name, by in figures.items()],
             facts=[("objective", plan.objective), ("unit", plan.unit)],
@@ -192,12 +192,12 @@ def _front_figure(rows: Sequence[Row]) -> Figure:
     kinds = dict.fromkeys(row["varied"] for row in rows)
     for axes, (name, label, scale) in zip(panels, _PANELS, strict=True):
         for kind, colour in zip(kinds, COLOURS, strict=False):
-            own = [row for row in rows if row["varied"] == kind]
-            x = np.array([row[name] * scale for row in own])
-            cost, least = (np.array([row[f"cost_per_day{end}"] for row in own])
+            rows_of_kind = [row for row in rows if row["varied"] == kind]
+            x = np.array([row[name] * scale for row in rows_of_kind])
+            cost, least = (np.array([row[f"cost_per_day{end}"] for row in rows_of_kind])
                            for end in ("", "_bound"))  # fmt: skip
             axes.errorbar(
-                x, cost, [np.maximum(cost - least, 0), np.zeros(len(own))], label=kind,
+                x, cost, [np.maximum(cost - least, 0), np.zeros(len(rows_of_kind))], label=kind,
                 color=colour, marker="o", markersize=8 if kind == rows[0]["varied"] else 4,
                 linestyle="none", elinewidth=1, capsize=2,
             )  # fmt: skip

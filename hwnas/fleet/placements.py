@@ -100,13 +100,13 @@ class Goodputs:
         self, arguments: Iterable[tuple[Arrivals, Array, int, float]], progress: Progress
     ) -> None:
         """Run the simulations that calls of ``curve`` with these arguments need."""
-        wanted = {
+        simulations = {
             (id(arrivals), replicas, service_s.size, wait): arrivals
             for arrivals, service_s, replicas, wait_s in arguments
             for wait, _ in _wait_weights(wait_s / service_s[0])
         }
-        with progress.phase("Goodputs", len(wanted)) as advance:
-            for (_, replicas, batch, wait), arrivals in wanted.items():
+        with progress.phase("Goodputs", len(simulations)) as advance:
+            for (_, replicas, batch, wait), arrivals in simulations.items():
                 self._grid(arrivals, replicas, batch, wait)
                 advance(1)
 
@@ -199,18 +199,18 @@ def pool_limits(problem: PlanningProblem) -> Array:
     """
     if problem.service.tiers_ms is not None:
         return np.unique(np.array(problem.service.tiers_ms))
-    left = {
+    rest = {
         round(request_class.p99_ms - way.ms(request_class.payload_kib), 3)
         for _, request_class in problem.classes
         for region, way in problem.network_paths[request_class.source].items()
         if region in request_class.regions
     }
-    wanted = sorted(t * part for t in left if t > 0 for part in (1.0, *PARTS, 1 - PARTS[1]))
-    kept: list[float] = []
-    for t in sorted(left) + wanted:  # of close limits the shorter one suits both
-        if t > 0 and all(abs(t - other) > _NEAR * other for other in kept):
-            kept.append(t)
-    return np.array(sorted(kept))
+    fractions = sorted(t * part for t in rest if t > 0 for part in (1.0, *PARTS, 1 - PARTS[1]))
+    limits: list[float] = []
+    for t in sorted(rest) + fractions:  # of close limits the shorter one suits both
+        if t > 0 and all(abs(t - other) > _NEAR * other for other in limits):
+            limits.append(t)
+    return np.array(sorted(limits))
 
 
 def placements_of(
@@ -281,10 +281,10 @@ def _placements_at_limits(
                     if rate > 0 and (known is None or rate > known.goodput):
                         best[i, size] = ServingConfig(batch, wait, size, rate, most)
     for i, limit in enumerate(limits):
-        kept: list[ServingConfig] = []
+        configs: list[ServingConfig] = []
         for size in SIZES:
             v = best.get((i, size))
-            if v is not None and (not kept or v.goodput > _BETTER * kept[-1].goodput):
-                kept.append(v)
-        if kept:
-            yield Placement(*where, float(limit), tuple(kept))
+            if v is not None and (not configs or v.goodput > _BETTER * configs[-1].goodput):
+                configs.append(v)
+        if configs:
+            yield Placement(*where, float(limit), tuple(configs))

@@ -152,11 +152,11 @@ def devices_down(
 ) -> Iterator[ReplanCause]:
     """Yield a cause per device of which the plan uses more machines than are up."""
     for name, down in telemetry.down.items():
-        left = problem.fleet.devices[name].quota
+        quota = problem.fleet.devices[name].quota
         hours = {
             h
             for hour_plan in plan.hours
-            if hour_plan.machines.get(name, 0) > left
+            if hour_plan.machines.get(name, 0) > quota
             for h in hour_plan.hours
         }
         if hours:

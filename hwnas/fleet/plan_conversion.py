@@ -194,8 +194,8 @@ def placements_by_name(task: PlanningTask) -> PlacementsByName:
 
 def bought_machines(task: PlanningTask, plan: DeploymentPlan) -> Array:
     """Return the number of machines that a plan has bought ``(devices,)``."""
-    there = plan.devices
-    return np.array([float(there[n].bought) if n in there else 0.0
+    devices = plan.devices
+    return np.array([float(devices[n].bought) if n in devices else 0.0
                      for n, _ in task.problem.devices])  # fmt: skip
 
 

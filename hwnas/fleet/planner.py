@@ -135,7 +135,7 @@ class PlanningOutcome:
     def late(self) -> float:
         """Largest fraction of late requests over classes, hours and seeds, without failures."""
         runs = (*self.statistics, *self.spike_statistics)
-        return max((c.late for seen in runs for c in seen.classes.values()), default=0.0)
+        return max((c.late for run in runs for c in run.classes.values()), default=0.0)
 
 
 def make_plan(
@@ -267,9 +267,11 @@ def correct(
         places = range(len(plan.hours)) if only is None else only
         hours = [plan.hours[i].hours[0] for i in places]
         # Corrections change few hours.
-        kept = {h for h in hours if before and simulation.is_same_hour(plan, before, h)}
-        new_hours = [h for h in hours if h not in kept]
-        runs = _merge_runs(runs, kept, simulate_hours(plan, setup, seeds, progress, new_hours))
+        same_hours = {h for h in hours if before and simulation.is_same_hour(plan, before, h)}
+        new_hours = [h for h in hours if h not in same_hours]
+        runs = _merge_runs(
+            runs, same_hours, simulate_hours(plan, setup, seeds, progress, new_hours)
+        )
         before = plan
         late = _late_placements(solution, [*runs[0], *runs[1]])
         killed = {} if late else _simulate_failures(solution, plan, setup, seeds[0], progress)
@@ -302,11 +304,11 @@ def simulate_hours(
     return expected, simulation.simulate(plan, replace(setup, spike=True), seeds, progress, spikes)
 
 
-def _merge_runs(before: Runs, kept: Collection[int], anew: Runs) -> Runs:
+def _merge_runs(before: Runs, same_hours: Collection[int], new_runs: Runs) -> Runs:
     """Return former statistics of unchanged hours and new ones of the others."""
     result = [
-        sorted([*(run for run in old if run.hour in kept), *new], key=lambda run: run.hour)
-        for old, new in zip(before, anew, strict=True)
+        sorted([*(run for run in old if run.hour in same_hours), *new], key=lambda run: run.hour)
+        for old, new in zip(before, new_runs, strict=True)
     ]
     return result[0], result[1]
 

@@ -218,8 +218,8 @@ class _Assembly:
         request_class, hour = o.request_class[self.columns.option[x]], self.columns.hour[x]
         share = np.zeros((n_i, len(self.task.choices.placements), n_k))
         np.maximum.at(share, (hour, placement, request_class), sent)
-        wanted = self._wanted().reshape(self.n)[0]
-        work = np.einsum("iqk,ik->iq", share, wanted)[pools.hour, pools.placement] / pools.goodput
+        demand = self._wanted().reshape(self.n)[0]
+        work = np.einsum("iqk,ik->iq", share, demand)[pools.hour, pools.placement] / pools.goodput
         room = np.array([d.quota * d.slots for _, d in self.task.problem.devices], np.float64)
         result: Array = np.minimum(room[pools.device], np.maximum(np.ceil(work), pools.least))
         return result
@@ -244,15 +244,15 @@ class _Assembly:
         c, o = self.columns, self.task.choices.options
         n_s, n_i, n_k = self.n
         row = (c.scenario * n_i + c.hour) * n_k + o.request_class[c.option]
-        wanted = self._wanted()
-        z = np.arange(wanted.size)
+        demand = self._wanted()
+        z = np.arange(demand.size)
         x = np.arange(len(c))
-        unserved = (z, self.begin["z"] + z, wanted)  # as a fraction of the demand
-        self.rows.add("demand", [(row, x, 1.0), unserved], wanted, wanted)
+        unserved = (z, self.begin["z"] + z, demand)  # as a fraction of the demand
+        self.rows.add("demand", [(row, x, 1.0), unserved], demand, demand)
         floors = np.array([self.task.floors(s) for s in range(n_s)])
         margin = o.accuracy[c.option] - floors[c.scenario, o.request_class[c.option]]
-        none = np.zeros(wanted.size)
-        self.rows.add("accuracy", [(row, x, margin)], none, np.full(wanted.size, np.inf))
+        none = np.zeros(demand.size)
+        self.rows.add("accuracy", [(row, x, margin)], none, np.full(demand.size, np.inf))
 
     def _wanted(self) -> Array:
         """Return the demand by scenario, hour and class."""
@@ -367,8 +367,8 @@ def _add_budgets(a: _Assembly) -> None:
         entries = [(every // a.d, a.begin["m"] + every, np.tile(busy, n_i))]
         a.rows.at_most(f"power_w.{region}", entries, np.full(n_i, watts))
     weight = a.part.weight
-    spent = a.part.spent
-    share = weight.sum() / task.weight.sum() if spent is None else 1.0
+    spent_elsewhere = a.part.spent
+    share = weight.sum() / task.weight.sum() if spent_elsewhere is None else 1.0
     days = task.problem.load.n_hours / 24 * share
     for name, limit in (
         ("cost", budgets.cost_per_day), ("carbon", budgets.carbon_kg_per_day)
@@ -385,5 +385,5 @@ def _add_budgets(a: _Assembly) -> None:
         if name == "cost":
             x = np.flatnonzero(a.columns.scenario == 0)
             used_up.append((np.zeros_like(x), x, a.sent()[x]))
-        left = limit * days - (spent or {}).get(name, 0.0)
-        a.rows.at_most(f"{name}_budget", used_up, np.array([left]))
+        remaining = limit * days - (spent_elsewhere or {}).get(name, 0.0)
+        a.rows.at_most(f"{name}_budget", used_up, np.array([remaining]))

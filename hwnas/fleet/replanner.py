@@ -97,20 +97,20 @@ def replan(
     task = replace(task, without_redundancy=frozenset(each for each in bare if each[1] in down))
     names = plan_conversion.placements_by_name(task)
     task = replace(task, scale=plan_conversion.goodput_corrections(task, plan, names))
-    there = plan_conversion.restore_hours(task, plan, names)
+    restored_hours = plan_conversion.restore_hours(task, plan, names)
     causes = [
         *result.causes,
         *devices_down(plan, problem, telemetry),
         *restored_devices(bare - task.without_redundancy),
     ]
-    causes += _file_causes(task, plan, there, causes)
+    causes += _file_causes(task, plan, restored_hours, causes)
     changed_hours = {hour for cause in causes for hour in cause.hours}
-    old = _solution(task, plan, [h or _empty_hour(task) for h in there])
+    old = _solution(task, plan, [h or _empty_hour(task) for h in restored_hours])
     if not changed_hours:
         every = range(len(plan.hours))
         runs, spiked = _simulate_places(plan, problem, seeds, progress, every)
-        kept = replace(plan, begin_min=problem.load.begin_min)
-        same = PlanningOutcome(kept, old, runs, {}, 0, spiked)
+        unchanged_plan = replace(plan, begin_min=problem.load.begin_min)
+        same = PlanningOutcome(unchanged_plan, old, runs, {}, 0, spiked)
         return ReplanningOutcome(same, [], 0.0)
     ran = plan_conversion.translate_hours(task, plan, names)
     was = {hour: ran[int(task.group[hour])] for hour in range(problem.load.n_hours)}
@@ -130,8 +130,8 @@ def replan(
         start_solution = _start_solution(task, plan, was, changed_hours)
         first = resolve_with_more(start_solution, task, places, before, policy.limit_s, progress)
     best = planner.correct(first, resolve, seeds, progress, places)
-    left = max(1.0, policy.limit_s - (time.perf_counter() - began))
-    least = float(min(best.plan.value, lower_bound(best.solution.task, left, progress)))
+    rest_s = max(1.0, policy.limit_s - (time.perf_counter() - began))
+    least = float(min(best.plan.value, lower_bound(best.solution.task, rest_s, progress)))
     others = [i for i in range(len(best.plan.hours)) if i not in places]
     runs, spiked = _simulate_places(best.plan, problem, seeds, progress, others)
     bounded = replace(best.plan, bound_kept=least, bound_all=least)
@@ -191,11 +191,11 @@ def _has_same_facts(task: PlanningTask, plan: DeploymentPlan, back: Sequence[Hou
         replace(request_class[name], demand=[], borne=[]) == replace(was, demand=[], borne=[])
         for name, was in plan.classes.items()
     )
-    there = to_plan(_solution(task, plan, [hour or _empty_hour(task) for hour in back])).devices
+    devices = to_plan(_solution(task, plan, [hour or _empty_hour(task) for hour in back])).devices
     return same and all(
         replace(at, quota=plan.devices[name].quota, bought=0)
         == replace(plan.devices[name], bought=0)
-        for name, at in there.items()
+        for name, at in devices.items()
         if name in plan.devices
     )
 
@@ -213,8 +213,10 @@ def _changed_task(
     hours, worst = plan.by_hour(), dict[tuple[int, int], float]()
     for (name, hour), factor in changes.slower.items():
         routes = [*hours[hour].routes, *hours[hour].degraded]
-        own = {kind for r in routes if r.klass == name for kind in (r.first, r.second) if kind}
-        for kind in own & {*names}:
+        pool_types = {
+            kind for r in routes if r.klass == name for kind in (r.first, r.second) if kind
+        }
+        for kind in pool_types & {*names}:
             where = int(task.group[hour]), names[kind][0]
             worst[where] = min(worst.get(where, 1.0), factor)  # once for equal hours
     lower = {where: scale.get(where, 1.0) * factor for where, factor in worst.items()}
@@ -242,8 +244,8 @@ def _start_solution(
     """Return a solution whose changed hours are the current ones, scaled to their demand."""
     hours = [was[hour] or _empty_hour(task) for hour in task.hours]
     result = _solution(task, plan, [_without_spares(task, hour, i) for i, hour in enumerate(hours)])
-    there = [hour for hour in was.values() if hour is not None]
-    result.hour_columns = [columns_of(task, i, there) for i in range(len(task.hours))]
+    previous_hours = [hour for hour in was.values() if hour is not None]
+    result.hour_columns = [columns_of(task, i, previous_hours) for i in range(len(task.hours))]
     result.hours = continue_hours(
         result, [i for i, hour in enumerate(task.hours) if hour in changed_hours]
     )

@@ -110,15 +110,15 @@ def _groups(
     """Return (hour index, replica type) pairs, and the pair of each candidate pool."""
     p, placements = program.pools, task.choices.placements
     assert p is not None
-    own = []
+    pool_keys = []
     for i, q, v in zip(p.hour, p.placement, p.config, strict=True):
         config = placements[q].configs[v]
         device = task.problem.devices[placements[q].device][0]
-        own.append((int(i), (device, placements[q].model, config.batch, config.wait_ms)))
+        pool_keys.append((int(i), (device, placements[q].model, config.batch, config.wait_ms)))
     ran = [(i, key) for i, hour in enumerate(hours) for key in before.running[hour]]
-    keys = sorted({*own, *ran})
+    keys = sorted({*pool_keys, *ran})
     place = {key: g for g, key in enumerate(keys)}
-    return keys, np.array([place[key] for key in own], np.intp)
+    return keys, np.array([place[key] for key in pool_keys], np.intp)
 
 
 def _matrix(program: Program, group: Ints, n: int) -> sp.csr_matrix:
@@ -137,10 +137,10 @@ def _caps(
     keys: list[tuple[int, RunningPool]], before: PreviousPlan, hours: list[int], end: int, n: int
 ) -> tuple[sp.csr_matrix, Array]:
     """Return rows that limit the stopped replicas of an hour, and their limits."""
-    own = [(i, g) for g, (i, key) in enumerate(keys) if key[0] not in before.devices_down]
-    table = np.array(own, np.intp).reshape(-1, 2).T
+    limited = [(i, g) for g, (i, key) in enumerate(keys) if key[0] not in before.devices_down]
+    table = np.array(limited, np.intp).reshape(-1, 2).T
     where = (table[0], end + n + table[1])
-    caps = sp.csr_matrix((np.ones(len(own)), where), shape=(len(hours), end + 2 * n))
+    caps = sp.csr_matrix((np.ones(len(limited)), where), shape=(len(hours), end + 2 * n))
     return caps, np.array([before.most_stopped(hour) for hour in hours])
 
 
@@ -161,17 +161,17 @@ def columns_of(task: PlanningTask, i: int, used: Sequence[Hour]) -> OptionColumn
     All of a small task; else those cheap at list prices, or on placements of the hours ``used``.
     """
     o, n_s = task.choices.options, task.n_scenarios
-    wanted = np.arange(len(o))
+    options = np.arange(len(o))
     if _is_large(task):
         cheap = np.unique(np.concatenate([rows[:, 2] for rows in initial_columns(task)]))
-        there = np.zeros(len(task.choices.placements), np.bool_)
-        there[[row.placement for hour in used for row in hour.pools]] = True
-        near = np.flatnonzero(there[o.first] & ((o.second < 0) | there[o.second]))
-        wanted = np.union1d(cheap, near)
+        is_used = np.zeros(len(task.choices.placements), np.bool_)
+        is_used[[row.placement for hour in used for row in hour.pools]] = True
+        near = np.flatnonzero(is_used[o.first] & ((o.second < 0) | is_used[o.second]))
+        options = np.union1d(cheap, near)
     rows = []
     for s in range(n_s):
-        own: Ints = wanted[np.isfinite(availability_costs(task, s)[wanted])]
-        rows.append(np.stack([np.full_like(own, s), np.zeros_like(own), own], 1))
+        available: Ints = options[np.isfinite(availability_costs(task, s)[options])]
+        rows.append(np.stack([np.full_like(available, s), np.zeros_like(available), available], 1))
     return OptionColumns.of(np.concatenate(rows))
 
 
@@ -195,15 +195,15 @@ def continue_hours(solution: Solution, hours: Sequence[int]) -> list[Hour]:
 
 def _continue_hour(solution: Solution, i: int, *, placed: bool) -> Hour:
     task, hour = solution.task, solution.hours[i]
-    wanted, have = (
+    demand, served = (
         task.problem.load.provisioned_rates[:, task.hours[i]],
         served_rates(task, hour.flows),
     )
     request_class = task.choices.options.request_class
-    part = np.minimum(1, np.divide(wanted, have, out=np.zeros_like(have), where=have > 0))
+    part = np.minimum(1, np.divide(demand, served, out=np.zeros_like(served), where=served > 0))
     flows = [(s, o, rate * float(part[s, request_class[o]])) for s, o, rate in hour.flows]
-    rest = np.maximum(wanted - part * have, 0)
-    if placed or (have[:, wanted > 0] == 0).any():
+    rest = np.maximum(demand - part * served, 0)
+    if placed or (served[:, demand > 0] == 0).any():
         flows += _place_rest(solution, i, rest)
     return scale_hour(task, i, hour, flows)
 
@@ -277,19 +277,19 @@ def resolve_near(
     parts, began = _parts(new, hours, before), time.perf_counter()
     settled = {*range(len(new.hours))} - {*hours}
     with progress.phase("Hours again", len(hours)) as advance:
-        for some in parts:
+        for block in parts:
             seconds = max(_LEAST_S, limit_s / len(parts) / 2)
-            _resolve(new, some, settled, before, seconds)
-            if any((new.hours[i].unserved > UNSERVED).any() for i in some):
-                unlimited = before.unlimited_hours | {task.hours[i] for i in some}
+            _resolve(new, block, settled, before, seconds)
+            if any((new.hours[i].unserved > UNSERVED).any() for i in block):
+                unlimited = before.unlimited_hours | {task.hours[i] for i in block}
                 before = replace(before, unlimited_hours=unlimited)
-                _resolve(new, some, settled, before, seconds)
-            settled |= {*some}
-            advance(len(some))
+                _resolve(new, block, settled, before, seconds)
+            settled |= {*block}
+            advance(len(block))
     if len(parts) > 1:
-        left = max(_LEAST_S, limit_s - (time.perf_counter() - began))
+        rest_s = max(_LEAST_S, limit_s - (time.perf_counter() - began))
         with progress.phase("Polish", 1) as advance:
-            _resolve(new, hours, settled - {*hours}, before, left)
+            _resolve(new, hours, settled - {*hours}, before, rest_s)
             advance(1)
     new.owned = _machines_bought(new, {*range(len(new.hours))}, before)
     return new
@@ -299,12 +299,12 @@ def _more_columns(
     solution: Solution, hours: Sequence[int], limit_s: float, progress: Progress
 ) -> list[OptionColumns]:
     """Return the options of hours, some extended by column generation."""
-    guide, kept = generate_columns(solution.task, progress, limit_s), [*solution.hour_columns]
+    guide, columns = generate_columns(solution.task, progress, limit_s), [*solution.hour_columns]
     for i in hours:
-        parts = (kept[i], select_options(solution.task, guide, i))
+        parts = (columns[i], select_options(solution.task, guide, i))
         rows = [np.stack([c.scenario, c.hour, c.option], 1) for c in parts]
-        kept[i] = OptionColumns.of(np.unique(np.concatenate(rows), axis=0))
-    return kept
+        columns[i] = OptionColumns.of(np.unique(np.concatenate(rows), axis=0))
+    return columns
 
 
 def _is_large(task: PlanningTask) -> bool:
@@ -390,9 +390,9 @@ def is_feasible(task: PlanningTask, hour: Hour, i: int, owned: Array) -> bool:
         return False
     has = program.matrix @ result
     slack = _NEAR * (1 + np.abs(has))
-    kept = (has >= program.low - slack).all() and (has <= program.high + slack).all()
-    within = result <= program.upper + _NEAR * (1 + np.abs(result))
-    return bool(kept and within[: program.begin["u"]].all())
+    satisfies_rows = (has >= program.low - slack).all() and (has <= program.high + slack).all()
+    satisfies_bounds = result <= program.upper + _NEAR * (1 + np.abs(result))
+    return bool(satisfies_rows and satisfies_bounds[: program.begin["u"]].all())
 
 
 def _placements_of(task: PlanningTask, option: int) -> list[int]:

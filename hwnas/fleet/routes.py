@@ -160,8 +160,8 @@ class _Builder:
             (request_class, self._reach(k, d))
             for k, (_, request_class) in enumerate(self.problem.classes)
         ]
-        left = {request_class.p99_ms - reach for request_class, reach in ways if reach is not None}
-        return sorted(left, reverse=True)
+        rest = {request_class.p99_ms - reach for request_class, reach in ways if reach is not None}
+        return sorted(rest, reverse=True)
 
     def _within(self, k: int, d: int, model: str, limit_ms: float) -> int:
         """Return a model's placement with the highest limit up to ``limit_ms``; -1 if none."""
@@ -189,14 +189,14 @@ class _Builder:
         if steps is None or not c.names:
             return
         low, high = request_class.floor(degraded=True) - _SLACK, request_class.accuracy_min + _SLACK
-        left, fits = request_class.p99_ms - sum(steps), (c.accuracy >= low) & (c.accuracy <= high)
+        rest, fits = request_class.p99_ms - sum(steps), (c.accuracy >= low) & (c.accuracy <= high)
         for part in PARTS:
-            firsts = np.array([self._within(k, d, a, part * left) for a in c.names])
-            taken = np.array([self.placements[i].limit_ms if i >= 0 else np.inf for i in firsts])
+            firsts = np.array([self._within(k, d, a, part * rest) for a in c.names])
+            limits = np.array([self.placements[i].limit_ms if i >= 0 else np.inf for i in firsts])
             seconds = np.full((len(c.names), len(c.names)), -1)
-            for limit in np.unique(taken[np.isfinite(taken)]):
-                own = [self._within(k, d2, b, left - limit) for b in c.names]
-                seconds[taken == limit] = own
+            for limit in np.unique(limits[np.isfinite(limits)]):
+                placements = [self._within(k, d2, b, rest - limit) for b in c.names]
+                seconds[limits == limit] = placements
             one, two = firsts[c.first], seconds[c.first, c.second]
             i = np.flatnonzero(fits & (one >= 0) & (two >= 0))
             zero = np.zeros(i.size)
@@ -211,11 +211,11 @@ class _Builder:
             accuracy = self.problem.catalogue.models[split.model].accuracy.lower
             if steps is None or accuracy < request_class.floor(degraded=True) - _SLACK:
                 continue
-            left, rows = request_class.p99_ms - sum(steps), []
+            rest, rows = request_class.p99_ms - sum(steps), []
             for part in PARTS:
-                one = self._within(k, d, split.head, part * left)
-                rest = left - self.placements[one].limit_ms if one >= 0 else 0.0
-                two = self._within(k, d2, split.tail, rest)
+                one = self._within(k, d, split.head, part * rest)
+                tail = rest - self.placements[one].limit_ms if one >= 0 else 0.0
+                two = self._within(k, d2, split.tail, tail)
                 if one >= 0 and two >= 0:
                     rows.append((k, one, two, 1.0, accuracy, 0.0, 0.0))
             whole = np.array(rows, np.float64).reshape(-1, 7).T
@@ -224,9 +224,9 @@ class _Builder:
     def _steps(self, k: int, d: int, d2: int, passed_kib: float) -> tuple[float, float] | None:
         """Return the milliseconds to a device, and from it to another."""
         devices = self.problem.devices
-        reach, there = self._reach(k, d), self._reach(k, d2)
+        reach, reach_second = self._reach(k, d), self._reach(k, d2)
         way = self.problem.network_paths[devices[d][1].region].get(devices[d2][1].region)
-        if reach is None or there is None or way is None:
+        if reach is None or reach_second is None or way is None:
             return None
         return reach, way.ms(passed_kib)
 
@@ -272,8 +272,8 @@ def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str
         f"class '{name}': no model answers within p99_ms={request_class.p99_ms:g} with an accuracy "
     )
     where += f"of {request_class.accuracy_min:g} (lower end) in {', '.join(request_class.regions)}"
-    there = [*_idle_latencies(problem, request_class)]
-    able = [each for each in there if models[each[1]].accuracy.lower >= request_class.accuracy_min]
+    idle = [*_idle_latencies(problem, request_class)]
+    able = [each for each in idle if models[each[1]].accuracy.lower >= request_class.accuracy_min]
     fitting = [each for each in able if has_room(problem, problem.fleet.devices[each[2]], each[1])]
     if fitting:
         needed, model, device = min(fitting)
@@ -290,9 +290,9 @@ def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str
             f"{where}: memory_mib in fleet.yaml is too low; {model} takes {each:.4g} MiB in each "
             f"of the {at.slots} slots of {device}, which has {at.memory_mib:g} MiB."
         )
-    if not there:
+    if not idle:
         return f"{where}: no model was timed on a device there: add latencies to profiles."
-    top = max((models[model] for _, model, _ in there), key=lambda m: m.accuracy.lower)
+    top = max((models[model] for _, model, _ in idle), key=lambda m: m.accuracy.lower)
     text = f"the most accurate there, {top.name}, has {top.accuracy.lower:.4f}"
     other = max(models.values(), key=lambda m: m.accuracy.lower)
     if other.accuracy.lower >= request_class.accuracy_min:

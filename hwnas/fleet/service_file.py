@@ -133,11 +133,11 @@ def read_service(path: Path) -> Service:
 
 def _check(request_class: RequestClass, where: str) -> None:
     demand = request_class.demand
-    given = [n for n in ("rate", "hours", "csv") if getattr(demand, n) is not None]
-    if len(given) != 1:
+    sources = [n for n in ("rate", "hours", "csv") if getattr(demand, n) is not None]
+    if len(sources) != 1:
         raise ConfigError(
             f"{where}: demand needs one of rate, hours and csv; it has "
-            f"{' and '.join(given) or 'none'}."
+            f"{' and '.join(sources) or 'none'}."
         )
     low = request_class.degraded_accuracy
     if low is not None and low > request_class.accuracy_min:

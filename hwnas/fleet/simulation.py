@@ -162,12 +162,12 @@ def _simulated_s(plan: DeploymentPlan, rates: Mapping[str, float], setup: Simula
 
 def is_same_hour(plan: DeploymentPlan, other: DeploymentPlan, hour: int) -> bool:
     """Return True if two plans of the same demand have the same simulation of an hour."""
-    own, its = plan.at(hour), other.at(hour)
-    there = own.machines, own.pools, own.routes, own.degraded
+    hour_plan, other_plan = plan.at(hour), other.at(hour)
+    facts = hour_plan.machines, hour_plan.pools, hour_plan.routes, hour_plan.degraded
     return (
-        there == (its.machines, its.pools, its.routes, its.degraded)
+        facts == (other_plan.machines, other_plan.pools, other_plan.routes, other_plan.degraded)
         and plan.devices == other.devices
-        and all(plan.kinds[pool.kind] == other.kinds[pool.kind] for pool in own.pools)
+        and all(plan.kinds[pool.kind] == other.kinds[pool.kind] for pool in hour_plan.pools)
     )
 
 
@@ -190,12 +190,12 @@ def _duration(rates: Sequence[tuple[float, int]], longest_s: float) -> float:
         rates: Rates of the classes, and the periods of their traces in requests.
         longest_s: Longest latency limit.
     """
-    least = min(max(_SECONDS[0], _LIMITS * longest_s), _SECONDS[1])
+    shortest_s = min(max(_SECONDS[0], _LIMITS * longest_s), _SECONDS[1])
     if not rates:
-        return least
-    wanted = max(least, *(max(_LEAST, period) / rate for rate, period in rates))
+        return shortest_s
+    duration_s = max(shortest_s, *(max(_LEAST, period) / rate for rate, period in rates))
     rate = sum(rate for rate, _ in rates)
-    return min(wanted, _SECONDS[1], max(_MOST / rate, least), _FITTING / rate)
+    return min(duration_s, _SECONDS[1], max(_MOST / rate, shortest_s), _FITTING / rate)
 
 
 class _Hour:
@@ -310,12 +310,14 @@ class _Hour:
 
         Replicas are distributed over machines in turn; the first one has the most and fails first.
         """
-        gone: set[int] = set()
+        failed: set[int] = set()
         whats = [kill.what for kill in self.scene.kills]
         for i, kill in enumerate(self.scene.kills):
-            own = [r for r in self._hit(kill.what, whats[:i].count(kill.what)) if r not in gone]
-            gone |= set() if kill.back is not None else {*own}
-            yield kill, own
+            replicas = [
+                r for r in self._hit(kill.what, whats[:i].count(kill.what)) if r not in failed
+            ]
+            failed |= set() if kill.back is not None else {*replicas}
+            yield kill, replicas
 
     def _hit(self, what: str, nth: int) -> list[int]:
         if what == "spot":

@@ -91,10 +91,11 @@ def solve_task(
         start: Initial hours and machines bought; used only for small tasks.
     """
     if (program := small_program(task)) is not None:
-        begun = None if start is None else start_values(program, *start)
-        return _solve_program(task, program, limit_s, progress, begun)
+        start_vector = None if start is None else start_values(program, *start)
+        return _solve_program(task, program, limit_s, progress, start_vector)
     return min(
-        _solve_large(task, limit_s, progress), key=lambda found: (not found.serves, found.value)
+        _solve_large(task, limit_s, progress),
+        key=lambda solution: (not solution.serves, solution.value),
     )
 
 
@@ -176,11 +177,11 @@ def read_solution(
         if n > p.max_per_machine[j]:
             row = PoolRow(int(p.placement[j]), int(p.config[j]), int(p.max_per_machine[j]), n)
             hours[p.hour[j]].pools.append(row)
-    o, there = task.choices.options, [{row.placement for row in hour.pools} for hour in hours]
+    o, placements = task.choices.options, [{row.placement for row in hour.pools} for hour in hours]
     for j in np.flatnonzero(v[: b["z"]] > 1e-9):
         i, option = int(c.hour[j]), int(c.option[j])
         # Within the solver's tolerance, tiny flows may go to placements without replicas.
-        if {int(q) for q in (o.first[option], o.second[option]) if q >= 0} <= there[i]:
+        if {int(q) for q in (o.first[option], o.second[option]) if q >= 0} <= placements[i]:
             hours[i].flows.append((int(c.scenario[j]), option, float(v[j])))
     return hours, v[b["r"] : b["u"]].round()
 
@@ -188,15 +189,15 @@ def read_solution(
 def _by_hours(task: PlanningTask, limit_s: float, progress: Progress) -> Solution:
     began = time.perf_counter()
     guide = generate_columns(task, progress)
-    kept = [select_options(task, guide, i) for i in range(len(task.hours))]
+    columns = [select_options(task, guide, i) for i in range(len(task.hours))]
     firsts = [round_up(task, guide.columns, guide.rates, i) for i in range(len(task.hours))]
     seconds = {"columns": time.perf_counter() - began}
-    owned, hours = _solve_peaks(task, kept, firsts, limit_s / 3, progress)
+    owned, hours = _solve_peaks(task, columns, firsts, limit_s / 3, progress)
     seconds["hours"] = time.perf_counter() - began - seconds["columns"]
-    result = Solution(task, hours, owned, guide.bound, guide.bound, seconds, hour_columns=kept)
-    result.n_columns = sum(len(each) for each in kept)
-    left = max(_MIN_S, limit_s - (time.perf_counter() - began))
-    _polish(result, kept, left, progress)
+    result = Solution(task, hours, owned, guide.bound, guide.bound, seconds, hour_columns=columns)
+    result.n_columns = sum(len(each) for each in columns)
+    rest_s = max(_MIN_S, limit_s - (time.perf_counter() - began))
+    _polish(result, columns, rest_s, progress)
     seconds["polish"] = time.perf_counter() - began - sum(seconds.values())
     return result
 
@@ -206,11 +207,11 @@ def select_options(task: PlanningTask, guide: ColumnGenerationResult, i: int) ->
     o, score = task.choices.options, np.full(len(task.choices.placements), np.inf)
     for s in range(task.n_scenarios):
         for k in range(len(task.problem.classes)):
-            mine = np.flatnonzero((o.request_class == k) & np.isfinite(guide.reduced[s, i]))
-            cost = guide.reduced[s, i, mine] / max(abs(guide.demand[s, i, k]), 1e-12)
-            for side in (o.first[mine], o.second[mine]):
-                there = side >= 0
-                np.minimum.at(score, side[there], cost[there])
+            options = np.flatnonzero((o.request_class == k) & np.isfinite(guide.reduced[s, i]))
+            cost = guide.reduced[s, i, options] / max(abs(guide.demand[s, i, k]), 1e-12)
+            for side in (o.first[options], o.second[options]):
+                is_used = side >= 0
+                np.minimum.at(score, side[is_used], cost[is_used])
     used = guide.columns.option[(guide.columns.hour == i) & (guide.rates > 1e-6)]
     for side in (o.first[used], o.second[used]):
         score[side[side >= 0]] = -np.inf
@@ -229,9 +230,9 @@ def select_options(task: PlanningTask, guide: ColumnGenerationResult, i: int) ->
     for s in range(task.n_scenarios):
         for k in range(len(task.problem.classes)):
             fits = able & (o.request_class == k) & np.isfinite(guide.reduced[s, i])
-            mine = np.flatnonzero(fits)
-            mine = mine[np.argsort(guide.reduced[s, i, mine], kind="stable")[:_KEPT]]
-            rows.append(np.stack([np.full_like(mine, s), np.zeros_like(mine), mine], 1))
+            options = np.flatnonzero(fits)
+            options = options[np.argsort(guide.reduced[s, i, options], kind="stable")[:_KEPT]]
+            rows.append(np.stack([np.full_like(options, s), np.zeros_like(options), options], 1))
     return OptionColumns.of(np.concatenate(rows))
 
 
@@ -249,7 +250,7 @@ def join_columns(kept: Sequence[OptionColumns], hours: Sequence[int]) -> OptionC
 
 def _solve_peaks(
     task: PlanningTask,
-    kept: Sequence[OptionColumns],
+    columns: Sequence[OptionColumns],
     firsts: Sequence[Hour],
     limit_s: float,
     progress: Progress,
@@ -259,17 +260,17 @@ def _solve_peaks(
     peaks, n = sorted({int(row.argmax()) for row in borne}), len(task.hours)
     weight = task.weight[peaks] * (task.weight.sum() / task.weight[peaks].sum())
     part = HourBlock(tuple(peaks), weight)
-    program = assemble(task, join_columns(kept, peaks), part)
+    program = assemble(task, join_columns(columns, peaks), part)
     with progress.phase("Peaks", 1) as advance:
-        most = np.max([firsts[i].machines for i in peaks], 0)
-        start = start_values(program, [firsts[i] for i in peaks], most)
+        counts = np.max([firsts[i].machines for i in peaks], 0)
+        start = start_values(program, [firsts[i] for i in peaks], counts)
         joint = solve(program, limit_s=limit_s / 2, gap=_HOUR_GAP, start=start)
         advance(1)
     _, owned = read_solution(task, program, joint, part)
     hours = []
     with progress.phase("Hours", n) as advance:
         for i in range(n):
-            hour, owned = _solve_hour(task, kept[i], i, owned, (limit_s / 2 / n, firsts[i]))
+            hour, owned = _solve_hour(task, columns[i], i, owned, (limit_s / 2 / n, firsts[i]))
             hours.append(hour)
             advance(1)
     return owned, hours
@@ -326,11 +327,11 @@ def solve_again(
 
 
 def _polish(
-    solution: Solution, kept: Sequence[OptionColumns], limit_s: float, progress: Progress
+    solution: Solution, columns: Sequence[OptionColumns], limit_s: float, progress: Progress
 ) -> None:
     """Solve the whole day from a solution; keep the result if better, and its bound."""
     task, part = solution.task, all_hours(solution.task)
-    program = assemble(task, join_columns(kept, part.hours), part)
+    program = assemble(task, join_columns(columns, part.hours), part)
     with progress.phase("Polish", 1) as advance:
         start = start_values(program, solution.hours, solution.owned)
         if start is not None:  # served demand stays served

@@ -58,9 +58,9 @@ def timed_parts(
     for each, of in zip(splits, results, strict=True):
         for side in SIDES:
             read, real = (images, images) if side == "head" else (of.sent, of.real)
-            wanted = of.real if side == "head" else of.outputs
+            expected = of.real if side == "head" else of.outputs
             name, place = each.part_id(side, whole), f"{each.name}/{side}"
-            yield TimedPart(name, place, each.parts[side], each.files[side], read, real, wanted)
+            yield TimedPart(name, place, each.parts[side], each.files[side], read, real, expected)
 
 
 @dataclass(frozen=True)
@@ -136,16 +136,16 @@ def _timing_device(config: SplitConfig, target: Target) -> Iterator[TimingDevice
 def _time_part(part: TimedPart, target: Target, bench: TimingDevice | None) -> PartTiming:
     """Return the cost of a part, as ONNX or as compiled by the target."""
     artefacts, is_onnx = base.backend_of(target).artefacts(bench), target.artefact in _ONNX
-    made = {".onnx": part.model} if is_onnx else artefacts.build(part.network)
+    compiled = {".onnx": part.model} if is_onnx else artefacts.build(part.network)
     read = part.read if is_onnx else part.real
     with tempfile.TemporaryDirectory() as folder:
-        files = {suffix: Path(folder) / f"part{suffix}" for suffix in made}
+        files = {suffix: Path(folder) / f"part{suffix}" for suffix in compiled}
         for suffix, path in files.items():
-            path.write_bytes(made[suffix])
+            path.write_bytes(compiled[suffix])
         outputs, cost = artefacts.evaluate(files, part.network.graph, [read])
     if not is_onnx:
         allowed = INT8_ERROR if target.dtype == "int8" else FP32_ERROR
         check_close(f"{part.id} on target '{target.name}'", outputs, part.wanted, allowed)
     names = backends.file_names(target.runtime, target.dtype)
-    own = {} if is_onnx else {names[suffix]: content for suffix, content in made.items()}
-    return PartTiming(part, target, cost, own)
+    named = {} if is_onnx else {names[suffix]: content for suffix, content in compiled.items()}
+    return PartTiming(part, target, cost, named)

@@ -48,8 +48,8 @@ def _classes(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iter
     """Yield a row per class and simulated hour."""
     for hour, runs in _by_hour(statistics).items():
         for name, requirements in plan.classes.items():
-            own = [run.classes[name] for run in runs if name in run.classes]
-            if not own:
+            stats = [run.classes[name] for run in runs if name in run.classes]
+            if not stats:
                 continue
             yield {
                 "hour": hour,
@@ -59,12 +59,12 @@ def _classes(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iter
                 "demand_per_s": (requirements.borne if runs[0].spike else requirements.demand)[
                     hour
                 ],
-                **_columns("p50_ms", [c.p50_ms for c in own]),
-                **_columns("p99_ms", [c.p99_ms for c in own]),
+                **_columns("p50_ms", [c.p50_ms for c in stats]),
+                **_columns("p99_ms", [c.p99_ms for c in stats]),
                 "p99_limit_ms": requirements.p99_ms,
-                **_columns("late", [c.late for c in own]),
-                **_columns("late_after", [c.late_after for c in own]),
-                "lost": sum(c.lost for c in own),
+                **_columns("late", [c.late for c in stats]),
+                **_columns("late_after", [c.late_after for c in stats]),
+                "lost": sum(c.lost for c in stats),
                 "accuracy": _accuracy(plan.at(hour), name),
                 "accuracy_min": requirements.accuracy_min,
             }
@@ -88,7 +88,7 @@ def _pools(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterab
     """Yield a row per pool and distinct hour."""
     runs = _by_hour(statistics)
     for hour_plan in plan.hours:
-        own = [run for hour in hour_plan.hours for run in runs.get(hour, ())]
+        ran = [run for hour in hour_plan.hours for run in runs.get(hour, ())]
         for pool in hour_plan.pools:
             kind = plan.kinds[pool.kind]
             used = sum(
@@ -96,7 +96,7 @@ def _pools(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterab
                 for r in hour_plan.routes if pool.kind in (r.first, r.second)
             )  # fmt: skip
             spare = pool.replicas - pool.spread - used / pool.goodput
-            busy = mean_with_interval([run.busy[pool.kind] for run in own]) if own else None
+            busy = mean_with_interval([run.busy[pool.kind] for run in ran]) if ran else None
             yield {
                 "hours": format_hours(hour_plan.hours), "device": kind.device, "model": kind.model,
                 "batch": kind.batch, "wait_ms": kind.wait_ms, "limit_ms": kind.limit_ms,
@@ -147,12 +147,12 @@ def _failures(
     """Yield the effect of each failure on each class."""
     for what, runs in killed.items():
         for name in plan.classes:
-            own = [run.classes[name] for run in runs if name in run.classes]
-            if own:
+            stats = [run.classes[name] for run in runs if name in run.classes]
+            if stats:
                 yield {
                     "failed": what, "class": name, "hours": len(runs),
-                    "late_next_minute": max(c.late_after for c in own),
-                    "lost": sum(c.lost for c in own), "retried": sum(run.retried for run in runs),
+                    "late_next_minute": max(c.late_after for c in stats),
+                    "lost": sum(c.lost for c in stats), "retried": sum(run.retried for run in runs),
                 }  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def describe_plan(outcome: PlanningOutcome) -> list[str]:
                 f"If {row['failed']} fails, {row['late_next_minute']:.1%} of class {row['class']} "
                 f"are late in the next minute, {row['lost']} are lost: more than allowed."
             )
-    tried = [what for what, seen in outcome.failures.items() if seen]
+    tried = [what for what, simulated in outcome.failures.items() if simulated]
     if tried and not any(s.startswith("If ") for s in messages):
         messages.append(
             f"If any of {', '.join(tried)} fails at the peak demand, no class has more than "

@@ -103,19 +103,21 @@ def copy_corrections(source: PlanningTask, task: PlanningTask) -> PlanningTask:
 
     A device without corrections takes those of the device in its ``like``.
     """
-    own, its = source.problem.devices, task.problem.devices
-    known = {(own[s.device][0], s.model, s.process, s.limit_ms): q
+    source_devices, devices = source.problem.devices, task.problem.devices
+    source_placements = {(source_devices[s.device][0], s.model, s.process, s.limit_ms): q
              for q, s in enumerate(source.choices.placements)}  # fmt: skip
     hours: dict[int, list[tuple[int, float]]] = {}  # (hour, correction) by placement
     for (i, q), factor in source.scale.items():
         hours.setdefault(q, []).extend((int(h), factor) for h in np.flatnonzero(source.group == i))
     scale: dict[tuple[int, int], float] = {}
     for q, s in enumerate(task.choices.placements):
-        name, device = its[s.device]
+        name, device = devices[s.device]
         rest = s.model, s.process, s.limit_ms
-        at = known.get((name, *rest), known.get((device.like or name, *rest)))
-        if at is not None:
-            scale |= {(int(task.group[h]), q): factor for h, factor in hours.get(at, [])}
+        placement = source_placements.get(
+            (name, *rest), source_placements.get((device.like or name, *rest))
+        )
+        if placement is not None:
+            scale |= {(int(task.group[h]), q): factor for h, factor in hours.get(placement, [])}
     return replace(task, scale=scale)
 
 

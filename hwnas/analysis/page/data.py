@@ -230,9 +230,11 @@ def content(explorer: FrontExplorer, n_runs: int) -> Content:
             fronts are always shown.
     """
     choices = _Choices([point for run in explorer.runs for point in run.points])
-    most = _MAX_POINTS // max(1, n_runs)
-    kept = [_kept(run.points, explorer, most) for run in explorer.runs]
-    points = [run.points[i] for run, which in zip(explorer.runs, kept, strict=True) for i in which]
+    limit = _MAX_POINTS // max(1, n_runs)
+    indices = [_kept(run.points, explorer, limit) for run in explorer.runs]
+    points = [
+        run.points[i] for run, which in zip(explorer.runs, indices, strict=True) for i in which
+    ]
     front = [i for i, point in enumerate(points) if point.on_front]
     members = [points[i] for i in front]
     exact = {*explorer.objectives, *explorer.limits}
@@ -256,7 +258,7 @@ def content(explorer: FrontExplorer, n_runs: int) -> Content:
         ],
         "plots": [_plot(explorer.objectives[0], x, explorer.columns)
                   for x in explorer.objectives[1:]],
-        "runs": [_run(run, len(which)) for run, which in zip(explorer.runs, kept, strict=True)],
+        "runs": [_run(run, len(which)) for run, which in zip(explorer.runs, indices, strict=True)],
         "ids": ids([point.id for point in points]),
         "trials": floats(
             np.array([np.nan if p.trial is None else p.trial for p in points], np.float64)
@@ -266,7 +268,7 @@ def content(explorer: FrontExplorer, n_runs: int) -> Content:
         "notes": [member.note for member in members],
         "marked": [i for i, member in enumerate(members) if member.id in marked],
         "marks": label,
-        "choices": choices.content(explorer.runs, kept),
+        "choices": choices.content(explorer.runs, indices),
         "beside": None if explorer.beside is None else _beside(explorer.beside, explorer.columns),
     }  # fmt: skip
 
@@ -291,9 +293,9 @@ def _is_share(name: str, points: Sequence[PagePoint]) -> bool:
 def _plot(y: str, x: str, columns: Mapping[str, Metric]) -> Content:
     """Return the columns of a plot; a target may have its own verified accuracy."""
     target, _, _ = x.rpartition(".")
-    own = f"{target}.{y}"
+    target_metric = f"{target}.{y}"
     names = list(columns)
-    verified = own if target and own in columns else y
+    verified = target_metric if target and target_metric in columns else y
     return {"x": names.index(x), "y": names.index(y), "verified": names.index(verified)}
 
 
@@ -320,18 +322,18 @@ def _kept(points: Sequence[PagePoint], explorer: FrontExplorer, most: int) -> ND
 
 def _column(figures: Sequence[Quantities], name: str, *, ends: bool) -> Content:
     """Return a column of figures, with intervals if ``ends``."""
-    found = [each.get(name, _UNKNOWN) for each in figures]
-    sources = list(dict.fromkeys(f.source for f in found if f is not _UNKNOWN))
+    quantities = [each.get(name, _UNKNOWN) for each in figures]
+    sources = list(dict.fromkeys(f.source for f in quantities if f is not _UNKNOWN))
     column: Content = {
-        "value": floats(np.array([f.value for f in found], np.float64)),
-        "low": floats(np.array([f.low for f in found], np.float64)) if ends else None,
-        "high": floats(np.array([f.high for f in found], np.float64)) if ends else None,
+        "value": floats(np.array([f.value for f in quantities], np.float64)),
+        "low": floats(np.array([f.low for f in quantities], np.float64)) if ends else None,
+        "high": floats(np.array([f.high for f in quantities], np.float64)) if ends else None,
         "sources": sources,
     }
     if len(sources) > 1:
         codes = {source: code for code, source in enumerate(sources)}
         column["source"] = counts(
-            np.array([codes.get(figure.source, 0) for figure in found], np.intp)
+            np.array([codes.get(figure.source, 0) for figure in quantities], np.intp)
         )
     return column
 
@@ -342,24 +344,26 @@ class _Choices:
     def __init__(self, points: Sequence[PagePoint]):
         pairs = [pair for point in points for pair in point.options]
         self.options = _options(pairs)
-        found = [
+        codes = [
             (name, option, j, code)
             for j, (name, options) in enumerate(self.options.items())
             for code, option in enumerate(options, 1)
         ]
-        index = {(name, option): k for k, (name, option, _, _) in enumerate(found)}
-        taken = np.fromiter(map(index.__getitem__, pairs), np.intp, len(pairs))
-        columns = np.array([j for _, _, j, _ in found], np.intp)[taken]
+        index = {(name, option): k for k, (name, option, _, _) in enumerate(codes)}
+        pair_ids = np.fromiter(map(index.__getitem__, pairs), np.intp, len(pairs))
+        columns = np.array([j for _, _, j, _ in codes], np.intp)[pair_ids]
         rows = np.repeat(np.arange(len(points)), [len(point.options) for point in points])
         #: ``(n, choices)``: the option from 1, or 0 where the choice is inactive
         self.codes = np.zeros((len(points), len(self.options)), np.intp)
-        self.codes[rows, columns] = np.array([code for _, _, _, code in found], np.intp)[taken]
+        self.codes[rows, columns] = np.array([code for _, _, _, code in codes], np.intp)[pair_ids]
 
-    def content(self, runs: Sequence[RunData], kept: Sequence[NDArray[np.intp]]) -> list[Content]:
+    def content(
+        self, runs: Sequence[RunData], indices: Sequence[NDArray[np.intp]]
+    ) -> list[Content]:
         """Return, for each choice, the options of shown points and the counts of all points."""
         starts = np.cumsum([0, *(len(run.points) for run in runs)])
-        shown = [which + start for which, start in zip(kept, starts, strict=False)]
-        rows = np.concatenate([*shown, np.zeros(0, np.intp)])
+        shown_rows = [which + start for which, start in zip(indices, starts, strict=False)]
+        rows = np.concatenate([*shown_rows, np.zeros(0, np.intp)])
         return [
             {
                 "name": name,
@@ -376,9 +380,10 @@ class _Choices:
 
 def _options(pairs: Sequence[tuple[str, Option]]) -> dict[str, list[Option]]:
     """Return the options of each choice: numbers ascending, then text."""
-    found: dict[str, list[Option]] = {}
+    options: dict[str, list[Option]] = {}
     for name, option in dict.fromkeys(pairs):
-        found.setdefault(name, []).append(option)
+        options.setdefault(name, []).append(option)
     return {
-        name: sorted(found[name], key=lambda o: (isinstance(o, str), o)) for name in sorted(found)
+        name: sorted(options[name], key=lambda o: (isinstance(o, str), o))
+        for name in sorted(options)
     }

@@ -80,8 +80,8 @@ def with_section(page: str, key: str, section: str) -> str | None:
     ``None`` if the page was not rendered by this module.
     """
     start, end = f"<!-- {key} -->", f"<!-- end of {key} -->"
-    before, found, rest = page.partition(start)
-    if found:
+    before, marker, rest = page.partition(start)
+    if marker:
         page = before + rest.partition(end)[2]
     if _LATER not in page:
         return None

@@ -50,9 +50,9 @@ def deployment_files(plan: DeploymentPlan, busy: Mapping[str, float]) -> dict[st
         *_begin_notes(plan),
         *_node_notes(plan, pools),
     ]
-    own = "\n## Notes on this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
+    plan_notes = "\n## Notes on this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
     table = ways.routing_table(plan, pools, kserve.graph_names(plan, pools))
-    result["README.md"] = (_readme_head(result) + table + own).encode()
+    result["README.md"] = (_readme_head(result) + table + plan_notes).encode()
     return {f"{FOLDER}/{name}": content for name, content in result.items()}
 
 
@@ -130,25 +130,25 @@ def _node_notes(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> list[str
     """Return notes on node labels, and on pools that need more nodes."""
     lines = []
     for name, device in plan.devices.items():
-        own = [pool for pool in pools if pool.kind.device == name]
-        if own and node_label(name) != name:
+        placed = [pool for pool in pools if pool.kind.device == name]
+        if placed and node_label(name) != name:
             lines.append(f"- Nodes of `{name}` are labelled `{DEVICE}={node_label(name)}`.")
-        lines += _gpu_notes(name, device.slots, own)
+        lines += _gpu_notes(name, device.slots, placed)
         most = max(hour_plan.machines.get(name, 0) for hour_plan in plan.hours) * device.slots
-        together = sum(pool.peak if pool.is_scaled else pool.initial_replicas for pool in own)
+        together = sum(pool.peak if pool.is_scaled else pool.initial_replicas for pool in placed)
         if together > most:
             lines.append(
                 f"- Pools on `{name}` peak in different hours: {together} replicas in total, with "
-                f"room for {most}. Manifests start those of hour {own[0].start}, which fit, and "
+                f"room for {most}. Manifests start those of hour {placed[0].start}, which fit, and "
                 "the minimum of pools without replicas in it; if these do not fit, or autoscalers "
                 "scale several pools at once, pods stay pending."
             )
     return lines
 
 
-def _gpu_notes(name: str, slots: int, own: Sequence[DeployedPool]) -> Iterator[str]:
+def _gpu_notes(name: str, slots: int, pools: Sequence[DeployedPool]) -> Iterator[str]:
     """Yield the note on several replicas per GPU."""
-    if slots > 1 and any(pool.source.is_on_gpu for pool in own):
+    if slots > 1 and any(pool.source.is_on_gpu for pool in pools):
         yield (
             f"- Pods on `{name}` request a whole GPU each, and a machine has {slots} slots: with "
             "fewer GPUs it holds fewer pods than planned, unless NVIDIA's device plugin shares "

@@ -194,11 +194,11 @@ def schedule(
         return b""
     result = [*_access_manifests(name, rules)]
     for content in dict.fromkeys(hours):
-        own = [hour for hour, other in enumerate(hours) if other == content]
-        of = f"{name}-{own[0]}"
-        result.append(_cron_manifest("v1", "ConfigMap", of, data={_FILE: content.decode()}))
-        for i, when in enumerate(cron_times(own, len(hours), begin_min or 0)):
-            result.append(_job(f"{of}-{i}", when, name, of))
+        equal_hours = [hour for hour, other in enumerate(hours) if other == content]
+        job_name = f"{name}-{equal_hours[0]}"
+        result.append(_cron_manifest("v1", "ConfigMap", job_name, data={_FILE: content.decode()}))
+        for i, when in enumerate(cron_times(equal_hours, len(hours), begin_min or 0)):
+            result.append(_job(f"{job_name}-{i}", when, name, job_name))
     return to_yaml(*result)
 
 
@@ -214,12 +214,12 @@ def cron_times(hours: Sequence[int], n: int, begin_min: int = 0) -> list[str]:
     first, minute = divmod(begin_min, 60)
     utc = sorted((hour + first) % n for hour in hours)
     for day in range(n // DAY):
-        own = tuple(hour % DAY for hour in utc if hour // DAY == day)
-        days.setdefault(own, []).append((day + 1) % 7)  # in cron Sunday is day 0
+        times = tuple(hour % DAY for hour in utc if hour // DAY == day)
+        days.setdefault(times, []).append((day + 1) % 7)  # in cron Sunday is day 0
     return [
-        f"{minute} {_join_numbers(own)} * * {_join_numbers(sorted(on)) if n == WEEK else '*'}"
-        for own, on in days.items()
-        if own
+        f"{minute} {_join_numbers(times)} * * {_join_numbers(sorted(on)) if n == WEEK else '*'}"
+        for times, on in days.items()
+        if times
     ]
 
 
@@ -304,10 +304,12 @@ def graph_names(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str
     names, taken = {pool.of: pool.name for pool in pools}, set[str]()
     result = {}
     for request_class in plan.classes:
-        own = {path_of(route) for of in routes_by_hour(plan, request_class, names) for route in of}
-        if any(plan.is_split(first, second) for first, second, _ in own):
+        paths = {
+            path_of(route) for of in routes_by_hour(plan, request_class, names) for route in of
+        }
+        if any(plan.is_split(first, second) for first, second, _ in paths):
             continue
-        if len(own) > 1 or any(second is not None for _, second, _ in own):
+        if len(paths) > 1 or any(second is not None for _, second, _ in paths):
             result[request_class] = dns_label(f"class-{request_class}", request_class, taken)
     return result
 

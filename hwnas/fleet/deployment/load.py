@@ -297,13 +297,13 @@ def comparison_row(
         rate: Requests/s.
         repeats: Comparisons at this load.
     """
-    seen = [each.measured for each in repeats]
-    lateness = np.concatenate([(each.sent_s - each.due_s) * 1e3 for each in seen])
+    samples = [each.measured for each in repeats]
+    lateness = np.concatenate([(each.sent_s - each.due_s) * 1e3 for each in samples])
     row: Row = {
         "pool": pool.name, "server": server, "batch": pool.kind.batch,
         "wait_ms": pool.kind.wait_ms, "load": load, "rate_per_s": rate,
-        "requests": sum(each.due_s.size for each in seen), "repeats": len(seen),
-        "failed": sum(each.failed for each in seen),
+        "requests": sum(each.due_s.size for each in samples), "repeats": len(samples),
+        "failed": sum(each.failed for each in samples),
         "sent_late_p99_ms": float(np.nanquantile(lateness, 0.99)),
     }  # fmt: skip
     for name, q in QUANTILES.items():

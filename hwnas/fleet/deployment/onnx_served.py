@@ -36,8 +36,8 @@ class ServedModel:
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all outputs without the batch, by name."""
-        own = {self.answer: self.answered}
-        return own if self.is_head else own | {CONFIDENCE: (1,)}
+        shapes = {self.answer: self.answered}
+        return shapes if self.is_head else shapes | {CONFIDENCE: (1,)}
 
     @property
     def request_bytes(self) -> int:
@@ -128,10 +128,10 @@ def _add_resize(graph: Any, height: int, width: int) -> None:
         for i, name in enumerate(node.input):
             if name == images.name:
                 node.input[i] = inner
-    wanted = numpy_helper.from_array(np.array(sizes), f"{inner}/sizes")
-    graph.initializer.append(wanted)
+    target_sizes = numpy_helper.from_array(np.array(sizes), f"{inner}/sizes")
+    graph.initializer.append(target_sizes)
     node = helper.make_node(
-        "Resize", [images.name, "", "", wanted.name], [inner], inner,
+        "Resize", [images.name, "", "", target_sizes.name], [inner], inner,
         mode="linear", antialias=1, exclude_outside=1, axes=[2, 3],
     )  # fmt: skip
     graph.node.insert(0, node)

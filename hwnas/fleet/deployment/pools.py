@@ -247,10 +247,10 @@ def _file_notes(kind: PoolType, ran: TimedRuntime, file: Path | None) -> Iterato
     if kind.place and Path(kind.place) not in file.parents:
         yield f"its accuracy is from {kind.place}; servers run {file} of the same network"
     precision = kind.model.rpartition("-")[2]
-    own = backends.get(ran.runtime).dtypes.get(precision, "") if ran.runtime else ""
-    if own and not own.endswith(".onnx"):
+    timed = backends.get(ran.runtime).dtypes.get(precision, "") if ran.runtime else ""
+    if timed and not timed.endswith(".onnx"):
         yield (
-            f"its latencies are from {own}; servers run {file.name} of the same network, whose "
+            f"its latencies are from {timed}; servers run {file.name} of the same network, whose "
             "latency differs"
         )
     elif precision not in _EXPORTED:

@@ -244,8 +244,8 @@ def _triton_request(pool: DeployedPool, image: bytes) -> bytes:
         "datatype": pool.model.types[0],
         "parameters": {"binary_data_size": len(image)},
     }  # fmt: skip
-    wanted = [{"name": pool.model.answer, "parameters": {"binary_data": True}}]
-    head = json.dumps({"inputs": [tensor], "outputs": wanted}).encode()
+    outputs = [{"name": pool.model.answer, "parameters": {"binary_data": True}}]
+    head = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
     extra = f"Inference-Header-Content-Length: {len(head)}\r\n"
     return _post(f"/v2/models/{pool.name}/infer", extra, head + image)
 

@@ -110,8 +110,8 @@ class ServeChecker:
                     seeds = [options.seed, repeat, round(1e3 * load)]
                     due = _poisson_times(load * reading.capacity, options.seconds, seeds)
                     block = partial(open_loop, server.port, server.request(pool), due)
-                    seen, computed = self._computing(server, pool, block)
-                    repeats.append(compare(pool, reading, seen, computed, options.seed + repeat))
+                    samples, computed = self._computing(server, pool, block)
+                    repeats.append(compare(pool, reading, samples, computed, options.seed + repeat))
                     advance(1)
         capacity = float(np.mean([reading.capacity for reading in readings]))
         rows = [
@@ -149,14 +149,16 @@ class ServeChecker:
         """Return the time of requests to an idle server, and how late they are sent, in ms."""
         apart_s = _APART * usual_ms / 1e3
         due = np.arange(0.0, max(self._options.seconds / 4, _MIN_BATCHES * apart_s), apart_s)
-        seen = self._steady(partial(open_loop, server.port, request, due))
-        if seen.failed == due.size:
+        samples = self._steady(partial(open_loop, server.port, request, due))
+        if samples.failed == due.size:
             raise DeviceError(
                 "The server responds to none of the single requests of the measurement: repeat the "
                 "check, or install another version of the server."
             )
-        took, late = np.nanmedian([seen.done_s - seen.sent_s, seen.sent_s - due], axis=1) * 1e3
-        return float(took), float(late)
+        service_ms, lateness_ms = (
+            np.nanmedian([samples.done_s - samples.sent_s, samples.sent_s - due], axis=1) * 1e3
+        )
+        return float(service_ms), float(lateness_ms)
 
     def _rate(self, server: RunningServer, request: bytes, n: int) -> float:
         """Return the requests/s in full batches of ``n``."""
