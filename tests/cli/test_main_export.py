@@ -43,7 +43,7 @@ from hwnas.export.runtimes import load_module
 from tests.conftest import SHARED_WEIGHTS, few_of
 from tests.core.unusable import CHANGES, edit
 from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
-from tests.models.int8.networks import coarsely
+from tests.models.int8.networks import calibrate_coarsely
 
 QUICK = (
     "+target=npu",
@@ -156,7 +156,9 @@ def test_export_finetunes_and_prunes(searched: Path, exported: Path, tmp_path: P
 def test_int8_trained_export_is_checked_against_simulated_int8(
     searched: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=12))
+    monkeypatch.setattr(
+        "hwnas.training.finetuning.pipeline.calibrate", partial(calibrate_coarsely, times=12)
+    )
     options = [f"id={exported.name}", "epochs=6", "max_int8_drop=0", f"dir={tmp_path}"]
     assert run(["export", f"run={searched}", *options]) == 0
     folder = tmp_path / exported.name

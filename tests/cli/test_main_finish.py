@@ -36,7 +36,7 @@ from hwnas.workflows.search.finish_runs import FinetuneBatch, FinetuneResult
 from hwnas.workflows.search.finisher import Finetuner
 from tests.conftest import few_of, last_of
 from tests.core.unusable import edit
-from tests.models.int8.networks import coarsely
+from tests.models.int8.networks import calibrate_coarsely
 
 _PARTS = ("", "_source", "_low", "_high")  # column suffixes of a quantity
 QUICK = (
@@ -330,7 +330,9 @@ def test_int8_is_only_calibrated_until_time_suffices(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=16))
+    monkeypatch.setattr(
+        "hwnas.training.finetuning.pipeline.calibrate", partial(calibrate_coarsely, times=16)
+    )
     shutil.copytree(searched, tmp_path / "run")
     shutil.copytree(searched.parent / "networks", tmp_path / "networks")
     arguments = [f"run.resume={tmp_path / 'run'}", f"run.supernets={tmp_path / 'networks'}"]

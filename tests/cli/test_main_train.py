@@ -19,7 +19,7 @@ from hwnas.__main__ import run
 from hwnas.models.spaces import SearchSpace
 from hwnas.training.checkpoints import Checkpoint
 from tests.conftest import SHARED_WEIGHTS, last_of, space_yaml
-from tests.training.fakes import same
+from tests.training.fakes import equal_tensors
 
 ROOT = Path(__file__).parents[2]
 TINY = ("search_space=tiny", "train.epochs=2")
@@ -102,7 +102,7 @@ def test_interrupted_training_resumes_to_same_weights(tmp_path: Path) -> None:
             assert stderr == "hwnas: Interrupted; nothing is lost: the same command continues.\n"
     assert run(["train", *options, "run.supernets=cut"]) == 0
     (cut,) = Path("cut").rglob("*.safetensors")
-    assert same(Checkpoint(whole).weights(), Checkpoint(cut).weights())
+    assert equal_tensors(Checkpoint(whole).weights(), Checkpoint(cut).weights())
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def _kinds(*nodes: Node) -> dict[str, str]:
 
 @pytest.mark.parametrize("op", [CONV, LINEAR])
 @pytest.mark.parametrize("activation", ["", "+relu", "+gelu"])
-def test_sum_is_part_of_the_layer_that_computes_its_last_term(op: OpSpec, activation: str) -> None:
+def test_sum_is_fused_into_layer_of_last_term(op: OpSpec, activation: str) -> None:
     add = OpSpec(f"add{activation}", IMAGE, IMAGE)
     fused = fuse(
         Graph.of(
@@ -48,13 +48,13 @@ def test_sum_is_part_of_the_layer_that_computes_its_last_term(op: OpSpec, activa
     assert fused[1].op.n_macs == op.n_macs
 
 
-def test_the_image_can_be_added() -> None:
+def test_sum_with_input_image_is_fused() -> None:
     nodes = _node("conv", CONV, INPUT), _node("sum", ADD, INPUT, "conv")
     (fused,) = fuse(Graph.of(nodes), "float32")
     assert fused.inputs == (INPUT, INPUT)
 
 
-def test_sum_whose_other_term_is_computed_later_is_not_fused() -> None:
+def test_sum_with_later_term_is_not_fused() -> None:
     nodes = (
         _node("early", CONV, INPUT),
         _node("late", CONV, INPUT),
@@ -65,7 +65,7 @@ def test_sum_whose_other_term_is_computed_later_is_not_fused() -> None:
 
 
 @pytest.mark.parametrize("reader", [("term", "other"), ("term", "term")])
-def test_term_that_is_read_twice_is_not_fused(reader: tuple[str, str]) -> None:
+def test_sum_of_term_with_two_readers_is_not_fused(reader: tuple[str, str]) -> None:
     nodes = (
         _node("other", CONV, INPUT),
         _node("term", CONV, "other"),
@@ -81,7 +81,7 @@ def test_sum_of_a_term_with_itself_is_not_fused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["conv2d+bn+relu", "conv2d+bn+add", "max_pool2d", "mul", "add"])
-def test_sum_is_not_fused_into_what_has_an_activation_a_sum_or_no_weights(kind: str) -> None:
+def test_sum_is_not_fused_into_unsuitable_operator(kind: str) -> None:
     n_inputs = 2 if kind in ("conv2d+bn+add", "mul", "add") else 1
     nodes = (
         _node("other", CONV, INPUT),
@@ -91,7 +91,7 @@ def test_sum_is_not_fused_into_what_has_an_activation_a_sum_or_no_weights(kind: 
     assert [*_kinds(*nodes)] == ["other", "term", "sum"]
 
 
-def test_chain_of_residuals_reads_the_fused_sums() -> None:
+def test_chain_of_residual_sums_is_fused() -> None:
     nodes = [_node("c0", CONV, INPUT)]
     last = "c0"
     for i in range(1, 4):
@@ -102,7 +102,7 @@ def test_chain_of_residuals_reads_the_fused_sums() -> None:
     assert [node.inputs for node in fused[1:]] == [("c0", "c0"), ("c1", "c1"), ("c2", "c2")]
 
 
-def test_fusing_sets_dtype_and_batch_and_nothing_else() -> None:
+def test_fusion_sets_only_dtype_and_batch() -> None:
     nodes = _node("conv", CONV, INPUT), _node("linear", LINEAR, "conv")
     fused = fuse(Graph.of(nodes), "float32", batch=3)
     assert {(node.op.dtype, node.op.batch) for node in fused} == {("float32", 3)}
@@ -127,14 +127,14 @@ def test_activation(name: str, before: str) -> None:
     assert op.base == before.partition("+")[0]
 
 
-def test_macs_and_parameters_by_hand() -> None:
+def test_macs_and_parameters_match_hand_computation() -> None:
     conv = OpSpec("conv2d+bn+relu", (3, 8, 8), (16, 4, 4), kernel=3, stride=2)
     assert (conv.n_macs, conv.n_params) == (4 * 4 * 16 * 3 * 9, 16 * 3 * 9 + 16)
     depthwise = OpSpec("conv2d", IMAGE, IMAGE, kernel=5, groups=16)
     assert (depthwise.n_macs, depthwise.n_params) == (64 * 16 * 25, 16 * 25 + 16)
     tokens = OpSpec("linear", (12, 7, 1), (20, 7, 1))
     assert (tokens.n_macs, tokens.n_params) == (7 * 12 * 20, 12 * 20 + 20)
-    # Scores and the sum of values, each tokens x tokens x channels, whatever the heads.
+    # Scores and the sum of values: each tokens x tokens x channels, for any number of heads.
     for heads in (1, 3):
         attention = OpSpec("attention", (36, 7, 2), (12, 7, 2), groups=heads)
         assert (attention.n_macs, attention.n_params) == (2 * 14 * 14 * 12, 0)
@@ -143,7 +143,7 @@ def test_macs_and_parameters_by_hand() -> None:
         assert OpSpec(kind, IMAGE, IMAGE).n_macs == 0
 
 
-def test_distinct_operators_keep_the_order_in_which_they_appear() -> None:
+def test_distinct_operators_keep_their_order() -> None:
     first = _node("a", CONV, INPUT), _node("b", LINEAR, "a"), _node("c", CONV, "b")
     second = _node("x", ADD, INPUT, INPUT), _node("y", LINEAR, "x")
     assert distinct_ops([Graph.of(first), Graph.of(second)]) == (CONV, LINEAR, ADD)

@@ -13,7 +13,7 @@ from hwnas.models.spaces import SearchSpace
 from tests.conftest import space_yaml
 
 
-def test_counted_genotypes_equal_enumerated_ones(tiny: SearchSpace) -> None:
+def test_number_of_genotypes_matches_enumeration(tiny: SearchSpace) -> None:
     names, options = zip(*tiny.choices.items(), strict=True)
     every = {
         tiny.genotype(dict(zip(names, combination, strict=True))).id
@@ -26,15 +26,15 @@ def test_shipped_space_has_a_billion_genotypes(small: SearchSpace) -> None:
     assert small.n_genotypes() >= 10**9
 
 
-def test_inactive_choices_do_not_change_the_id(tiny: SearchSpace) -> None:
+def test_inactive_choices_do_not_change_id(tiny: SearchSpace) -> None:
     smallest = {name: options[0] for name, options in tiny.choices.items()}
-    other = {**smallest, "stages.0.blocks.1.kernel": 5}  # depth 1: block 1 is not there
+    other = {**smallest, "stages.0.blocks.1.kernel": 5}  # depth 1: no block 1
     assert tiny.genotype(smallest).id == tiny.genotype(other).id
     deep = {"stages.0.depth": 2}
     assert tiny.genotype({**smallest, **deep}).id != tiny.genotype({**other, **deep}).id
 
 
-def test_id_does_not_depend_on_the_order_of_choices(tiny: SearchSpace) -> None:
+def test_id_is_independent_of_order_of_choices(tiny: SearchSpace) -> None:
     genotype = tiny.sample(random.Random(0))
     assignment = {name: options[0] for name, options in tiny.choices.items()}
     backwards = dict(reversed(list({**assignment, **genotype.to_dict()}.items())))
@@ -42,14 +42,14 @@ def test_id_does_not_depend_on_the_order_of_choices(tiny: SearchSpace) -> None:
     assert len(genotype.id) == 12
 
 
-def test_number_of_another_type_is_the_option_that_it_equals(tiny: SearchSpace) -> None:
-    found = tiny.smallest()
-    floats = {name: float(o) for name, o in found.to_dict().items() if isinstance(o, int)}
+def test_option_may_be_number_of_another_type(tiny: SearchSpace) -> None:
+    genotype = tiny.smallest()
+    floats = {name: float(o) for name, o in genotype.to_dict().items() if isinstance(o, int)}
     assert "resolution" in floats
-    assert tiny.genotype({**found.to_dict(), **floats}).id == found.id
+    assert tiny.genotype({**genotype.to_dict(), **floats}).id == genotype.id
 
 
-def test_option_that_is_not_offered_is_refused(tiny: SearchSpace) -> None:
+def test_unknown_option_is_refused(tiny: SearchSpace) -> None:
     assignment = {name: options[0] for name, options in tiny.choices.items()}
     with pytest.raises(SpaceError, match="'resolution' is 9; allowed: 8, 12"):
         tiny.genotype({**assignment, "resolution": 9})
@@ -96,7 +96,7 @@ def test_option_that_is_not_offered_is_refused(tiny: SearchSpace) -> None:
         (("choices", "stem.width"), [-(10**9), 8], "is -1e\\+09; allowed: at least -65536"),
     ],
 )
-def test_space_that_contradicts_itself_is_refused(
+def test_inconsistent_space_is_refused(
     tiny: SearchSpace, tmp_path: Path, path: tuple[Any, ...], value: Any, message: str
 ) -> None:
     raw = space_yaml(tiny)
@@ -110,7 +110,7 @@ def test_space_that_contradicts_itself_is_refused(
         spaces.load_space(file)
 
 
-def test_file_that_is_no_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_invalid_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text("choices: [1,\nfixed: {")
     with pytest.raises(SpaceError, match="cannot be read: not YAML") as error:
@@ -118,14 +118,14 @@ def test_file_that_is_no_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_unknown_space_names_the_nearest() -> None:
+def test_error_for_unknown_space_suggests_name() -> None:
     with pytest.raises(SpaceError, match="Did you mean 'mbconv_small'"):
         spaces.find("mbconv_smal")
     with pytest.raises(SpaceError, match=r"a list: 'search_space=\[a.yaml,b.yaml\]'"):
         spaces.find("a.yaml,b.yaml")
 
 
-def test_digest_follows_the_meaning_and_not_the_comments(tiny: SearchSpace, tmp_path: Path) -> None:
+def test_digest_ignores_comments(tiny: SearchSpace, tmp_path: Path) -> None:
     raw = space_yaml(tiny)
     file = tmp_path / "tiny.yaml"
     file.write_text("# another comment\n" + yaml.safe_dump(raw))
@@ -135,7 +135,7 @@ def test_digest_follows_the_meaning_and_not_the_comments(tiny: SearchSpace, tmp_
     assert spaces.load_space(file).digest != tiny.digest
 
 
-def test_shipped_spaces_have_a_description() -> None:
+def test_shipped_spaces_have_descriptions() -> None:
     entries = package.entries(package.ROOT / "search_spaces")
     assert entries
     assert all(entries.values())
@@ -161,7 +161,7 @@ WHEN: dict[str, Any] = {
 }
 
 
-def _written(folder: Path, raw: dict[str, Any]) -> Path:
+def _write_space(folder: Path, raw: dict[str, Any]) -> Path:
     path = folder / "some.yaml"
     path.write_text(yaml.safe_dump(raw))
     return path
@@ -172,40 +172,38 @@ def _without(key: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("raw", [_without("kernel"), _without("size")])
-def test_genotypes_of_a_space_with_conditions_are_counted_exactly(
-    tmp_path: Path, raw: dict[str, Any]
-) -> None:
-    found = spaces.load_space(_written(tmp_path, raw))
-    names, options = zip(*found.choices.items(), strict=True)
+def test_number_of_genotypes_with_conditions_is_exact(tmp_path: Path, raw: dict[str, Any]) -> None:
+    space = spaces.load_space(_write_space(tmp_path, raw))
+    names, options = zip(*space.choices.items(), strict=True)
     every = [
-        found.genotype(dict(zip(names, combination, strict=True)))
+        space.genotype(dict(zip(names, combination, strict=True)))
         for combination in itertools.product(*options)
     ]
-    assert found.n_genotypes() == len({genotype.id for genotype in every}) < len(every)
+    assert space.n_genotypes() == len({genotype.id for genotype in every}) < len(every)
     absent = {name for genotype in every for name in names if name not in genotype.to_dict()}
-    assert {*found.optional()} == absent
+    assert {*space.optional()} == absent
 
 
-def test_choice_is_active_where_what_is_closest_to_it_is_as_asked(tmp_path: Path) -> None:
-    found = spaces.load_space(_written(tmp_path, _without("kernel")))
-    first = {name: options[0] for name, options in found.choices.items()}
-    active = found.genotype({**first, "kind": "b", "stages.0.depth": 2}).to_dict()
+def test_condition_uses_closest_choice(tmp_path: Path) -> None:
+    space = spaces.load_space(_write_space(tmp_path, _without("kernel")))
+    first = {name: options[0] for name, options in space.choices.items()}
+    active = space.genotype({**first, "kind": "b", "stages.0.depth": 2}).to_dict()
     assert "size" not in active
     assert "stages.0.size" in active
     assert "stages.0.blocks.0.size" not in active
-    assert "stages.0.blocks.1.size" in active  # by the kind of its stage
-    assert "stages.1.blocks.0.size" in active  # by a fixed one
-    assert "size" in found.genotype(first).to_dict()
+    assert "stages.0.blocks.1.size" in active  # the kind of its stage applies
+    assert "stages.1.blocks.0.size" in active  # a fixed kind applies
+    assert "size" in space.genotype(first).to_dict()
 
 
-def test_inactive_options_do_not_change_the_id_and_the_condition_changes_the_digest(
+def test_conditions_change_digest_and_not_ids(
     tmp_path: Path,
 ) -> None:
-    found = spaces.load_space(_written(tmp_path, _without("kernel")))
-    first = {**{name: options[0] for name, options in found.choices.items()}, "kind": "b"}
-    assert found.genotype(first).id == found.genotype({**first, "size": 3}).id
-    without = spaces.load_space(_written(tmp_path, {**WHEN, "when": {}}))
-    assert without.digest != found.digest
+    space = spaces.load_space(_write_space(tmp_path, _without("kernel")))
+    first = {**{name: options[0] for name, options in space.choices.items()}, "kind": "b"}
+    assert space.genotype(first).id == space.genotype({**first, "size": 3}).id
+    without = spaces.load_space(_write_space(tmp_path, {**WHEN, "when": {}}))
+    assert without.digest != space.digest
     assert {*without.optional()} == {"stages.0.blocks.1.size", "stages.0.blocks.1.kernel"}
 
 
@@ -226,25 +224,23 @@ def test_inactive_options_do_not_change_the_id_and_the_condition_changes_the_dig
         ),
     ],
 )
-def test_condition_that_cannot_be_is_refused_in_one_line(
-    tmp_path: Path, when: Any, message: str
-) -> None:
+def test_invalid_condition_is_refused_in_one_line(tmp_path: Path, when: Any, message: str) -> None:
     with pytest.raises(SpaceError, match=message) as error:
-        spaces.load_space(_written(tmp_path, {**WHEN, "when": when}))
+        spaces.load_space(_write_space(tmp_path, {**WHEN, "when": when}))
     assert "\n" not in str(error.value)
 
 
-def test_strides_descend(tiny: SearchSpace, tmp_path: Path) -> None:
+def test_strides_must_descend(tiny: SearchSpace, tmp_path: Path) -> None:
     raw = space_yaml(tiny)
     del raw["fixed"]["stem.stride"]
     raw["choices"]["stem.stride"] = [2, 1]
-    assert spaces.load_space(_written(tmp_path, raw)).smallest().to_dict()["stem.stride"] == 2
+    assert spaces.load_space(_write_space(tmp_path, raw)).smallest().to_dict()["stem.stride"] == 2
     raw["choices"]["stem.stride"] = [1, 2]
     with pytest.raises(SpaceError, match="must descend"):
-        spaces.load_space(_written(tmp_path, raw))
+        spaces.load_space(_write_space(tmp_path, raw))
 
 
-def test_space_in_a_folder_is_found_by_its_path() -> None:
+def test_space_in_folder_is_found_by_path() -> None:
     assert spaces.load_space(spaces.find("baselines/resnet8")).name == "resnet8"
     folder = package.ROOT / "search_spaces" / "baselines"
     assert all(package.entries(folder).values())

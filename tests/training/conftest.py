@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture
 def threads_restored() -> Iterator[None]:
-    """Give torch its number of threads back after a test that sets it."""
+    """Restore torch's number of threads after a test."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

@@ -1,4 +1,4 @@
-"""Small supernets in training, which end when a test wants it."""
+"""Trainings of small supernets that can be interrupted."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -29,11 +29,11 @@ from hwnas.training.sandwich import Sandwich
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Simulated end of the process."""
 
 
 class KillAfter:
-    """A progress that ends the process after some steps."""
+    """A progress that raises ``Killed`` after ``n`` steps."""
 
     def __init__(self, n: int):
         self._left = n
@@ -51,7 +51,7 @@ class KillAfter:
 
 
 class Rows(list[LogRow]):
-    """A log that is only remembered."""
+    """A log in memory."""
 
     def __call__(self, row: LogRow) -> None:
         self.append(row)
@@ -64,7 +64,7 @@ def material(data: ImageData) -> TrainingData:
 
 
 class Learner:
-    """A supernet that is trained on small data, from the same weights each time."""
+    """A supernet trained on small data, always from the equal_tensors initial weights."""
 
     def __init__(self, space: SearchSpace, data: ImageData, config: TrainingConfig):
         self._space, self._data, self.config = space, data, config
@@ -96,7 +96,7 @@ class Learner:
         every_s: float = 2.5,
         log: TrainingLog | None = None,
     ) -> TrainingSummary:
-        """Train with a clock that advances by a second whenever it is looked at."""
+        """Train with a clock that advances by one second per reading."""
         ticks, log = iter(range(10**6)), self.rows if log is None else log
         saving = CheckpointPolicy(Checkpoint(path), every_s, lambda: float(next(ticks)), log)
         trainee = TrainingJobSpec(self.supernet.module, step or self.sandwich, self._family.recipe)
@@ -104,5 +104,5 @@ class Learner:
         return train(trainee, what, self.config, 0, saving, progress or NullProgress())
 
 
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+def equal_tensors(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -30,13 +30,13 @@ from hwnas.training.single_network import (
     train_network,
 )
 from tests.conftest import images_of
-from tests.training.fakes import KillAfter, Killed, Rows, material, same
+from tests.training.fakes import KillAfter, Killed, Rows, equal_tensors, material
 
 CONFIG = TrainingConfig(epochs=3, batch_size=128, ema=0.9, mixup=0.1)
 
 
 class Learner:
-    """The largest network of a space, with the same weights each time."""
+    """The largest network of a space, always with the equal_tensors initial weights."""
 
     def __init__(self, space: SearchSpace, data: ImageData, teacher: TeacherNetwork | None = None):
         self._data, family = data, families.get(space.family)
@@ -72,17 +72,17 @@ def test_network_learns(tiny: SearchSpace, digits: ImageData, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("first_epoch", [0, 7])
 @pytest.mark.parametrize("killed_after", [4, 20])
-def test_training_that_was_killed_ends_with_the_same_network(
+def test_interrupted_training_ends_with_equal_network(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, killed_after: int, first_epoch: int
 ) -> None:
-    whole, cut, resumed = (Learner(tiny, digits) for _ in range(3))
-    for learner in (whole, cut, resumed):
+    uninterrupted, interrupted, resumed = (Learner(tiny, digits) for _ in range(3))
+    for learner in (uninterrupted, interrupted, resumed):
         learner.student = replace(learner.student, first_epoch=first_epoch)
-    whole.train(tmp_path / "whole.safetensors")
+    uninterrupted.train(tmp_path / "whole.safetensors")
     with pytest.raises(Killed):
-        cut.train(tmp_path / "cut.safetensors", KillAfter(killed_after))
+        interrupted.train(tmp_path / "cut.safetensors", KillAfter(killed_after))
     resumed.train(tmp_path / "cut.safetensors")
-    assert same(whole.network.state_dict(), resumed.network.state_dict())
+    assert equal_tensors(uninterrupted.network.state_dict(), resumed.network.state_dict())
 
 
 def test_several_processes_are_refused(
@@ -94,7 +94,7 @@ def test_several_processes_are_refused(
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.8])
-def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_images(
+def test_loss_combines_labels_and_teacher_outputs(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, alpha: float
 ) -> None:
     teacher = Learner(tiny, digits).network.eval()
@@ -108,39 +108,41 @@ def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_i
         answers = teacher(batch.at(8)).softmax(1)
         student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         logits = student.network.train()(batch.at(12))
-    own = float(nn.functional.cross_entropy(logits, batch.targets))
-    soft = float(nn.functional.cross_entropy(logits, answers))
+    label_loss = float(nn.functional.cross_entropy(logits, batch.targets))
+    teacher_loss = float(nn.functional.cross_entropy(logits, answers))
     student.train(tmp_path / "c.safetensors", config=config)
-    assert student.rows[0]["loss"] == pytest.approx((1 - alpha) * own + alpha * soft, rel=1e-5)
-    assert same(before, teacher.state_dict())
+    assert student.rows[0]["loss"] == pytest.approx(
+        (1 - alpha) * label_loss + alpha * teacher_loss, rel=1e-5
+    )
+    assert equal_tensors(before, teacher.state_dict())
 
 
 @pytest.mark.usefixtures("threads_restored")
-def test_a_single_network_is_trained_by_one_thread(
+def test_single_network_is_trained_by_one_thread(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
-    learner, seen = Learner(tiny, digits), set[int]()
-    learner.network.register_forward_pre_hook(lambda *_: seen.add(torch.get_num_threads()))
+    learner, thread_counts = Learner(tiny, digits), set[int]()
+    learner.network.register_forward_pre_hook(lambda *_: thread_counts.add(torch.get_num_threads()))
     torch.set_num_threads(2)
     estimate_seconds(learner.student, material(digits), CONFIG, 0, 50)
     learner.train(tmp_path / "c.safetensors", config=replace(CONFIG, epochs=1))
-    assert seen == {1}
+    assert thread_counts == {1}
     assert torch.get_num_threads() == 2
 
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_training_has_its_share_of_a_busy_machine(
+def test_training_time_doubles_on_busy_machine(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
-    """Beside as many other processes as cores, a training takes about twice as long."""
+    """With as many other processes as cores, a training takes about twice as long."""
 
     def shortest_s(folder: Path) -> float:
         times = []
         for i in range(3):
-            began = time.monotonic()
+            start = time.monotonic()
             Learner(tiny, digits).train(folder / f"{i}", config=replace(CONFIG, epochs=10))
-            times.append(time.monotonic() - began)
+            times.append(time.monotonic() - start)
         return min(times)
 
     alone_s = shortest_s(tmp_path / "alone")
@@ -156,7 +158,7 @@ def test_training_has_its_share_of_a_busy_machine(
 
 
 @pytest.mark.slow
-def test_network_of_few_bits_learns_and_ends_on_its_grid(
+def test_low_bit_network_learns_and_ends_on_grid(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
     learner = Learner(tiny, digits)
@@ -170,18 +172,18 @@ def test_network_of_few_bits_learns_and_ends_on_its_grid(
         weight = learner.network.get_parameter(name)
         assert max(len(channel.unique()) for channel in weight) <= 7
         torch.testing.assert_close(grid.rounded(weight), weight)
-    rounded = Learner(tiny, digits)  # what was kept are the weights that learn
+    rounded = Learner(tiny, digits)  # the checkpoint has the unrounded weights
     rounded.student = replace(rounded.student, grids=grids)
     rounded.train(tmp_path / "c.safetensors", config=longer)
-    assert same(rounded.network.state_dict(), learner.network.state_dict())
-    kept = Checkpoint(tmp_path / "c.safetensors").weights()["head.conv.weight"]
-    assert max(len(channel.unique()) for channel in kept) > 7
+    assert equal_tensors(rounded.network.state_dict(), learner.network.state_dict())
+    unrounded = Checkpoint(tmp_path / "c.safetensors").weights()["head.conv.weight"]
+    assert max(len(channel.unique()) for channel in unrounded) > 7
 
 
-def test_what_is_told_of_a_training_counts_all_of_a_step_and_what_comes_with_it(
+def test_estimated_time_includes_optimiser_and_scoring(
     tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The optimiser takes 2 s, the rest nothing; the first step takes 100 s."""
+    """The optimiser takes 2 s, all else 0 s; the first step takes 100 s."""
     now, took = 0.0, iter([100.0])
 
     def step(*_: object) -> None:
@@ -192,5 +194,5 @@ def test_what_is_told_of_a_training_counts_all_of_a_step_and_what_comes_with_it(
     monkeypatch.setattr("time.perf_counter", lambda: now)
     what = material(digits)
     n_read = 2 * len(what.data.validation) + len(what.data.train) + 128
-    found = estimate_seconds(Learner(tiny, digits).student, what, CONFIG, 0, 50, n_read=128)
-    assert found == pytest.approx(2.0 * (50 + n_read / 3 / 128))
+    result = estimate_seconds(Learner(tiny, digits).student, what, CONFIG, 0, 50, n_read=128)
+    assert result == pytest.approx(2.0 * (50 + n_read / 3 / 128))

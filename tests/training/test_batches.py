@@ -21,7 +21,7 @@ def _draw(
     return draw(material(data), config, StepContext(3, step, 0.0), processes)
 
 
-def test_epoch_sees_each_image_at_most_once(digits: ImageData) -> None:
+def test_epoch_has_each_image_at_most_once(digits: ImageData) -> None:
     plain = replace(
         digits, train=InMemorySplit(images_of(digits.train), torch.arange(len(digits.train)))
     )
@@ -31,24 +31,24 @@ def test_epoch_sees_each_image_at_most_once(digits: ImageData) -> None:
     assert not torch.equal(first, second)
 
 
-def test_same_step_draws_the_same(digits: ImageData) -> None:
+def test_batch_of_step_is_deterministic(digits: ImageData) -> None:
     a, b, other = (_draw(digits, CONFIG, step) for step in (5, 5, 6))
     assert torch.equal(a.images, b.images)
     assert not torch.equal(a.images, other.images)
 
 
-def test_layers_draw_what_torch_would_have_them_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeding_of_layers_matches_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     context = StepContext(3, 5, 0.0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.rng("layers").getrandbits(62) + 1)
         expected = torch.rand(8)
-        monkeypatch.setattr(torch, "manual_seed", None)  # it writes down the stack, twice
+        monkeypatch.setattr(torch, "manual_seed", None)  # it is slow: it records the stack
         context.seed_layers("layers", torch.device("cpu"), rank=1)
         assert torch.equal(torch.rand(8), expected)
 
 
 @pytest.mark.parametrize("mixup", [0.0, 0.4])
-def test_shares_of_processes_are_the_batch_of_one(digits: ImageData, mixup: float) -> None:
+def test_batches_of_processes_equal_batch_of_one(digits: ImageData, mixup: float) -> None:
     config = replace(CONFIG, mixup=mixup)
     whole = _draw(digits, config, 7)
     shares = [_draw(digits, config, 7, ProcessGroup(rank, 4)) for rank in range(4)]
@@ -58,7 +58,7 @@ def test_shares_of_processes_are_the_batch_of_one(digits: ImageData, mixup: floa
         )
 
 
-def test_batch_that_cannot_be_shared_evenly_is_refused(digits: ImageData) -> None:
+def test_batch_not_divisible_by_processes_is_refused(digits: ImageData) -> None:
     with pytest.raises(ConfigError, match=r"among 3 processes. Allowed: .* 63 or 66"):
         _draw(digits, CONFIG, 0, ProcessGroup(0, 3))
     with pytest.raises(ConfigError, match=r"multiples of 4, such as 4\.$"):
@@ -77,13 +77,13 @@ def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:
     assert torch.equal(batch.loss_targets.argmax(1), batch.targets)
 
 
-def test_last_steps_see_images_as_they_are(digits: ImageData) -> None:
+def test_last_steps_have_plain_images(digits: ImageData) -> None:
     config = replace(CONFIG, mixup=0.4, plain_fraction=0.25)
     before, after = (
         draw(material(digits), config, StepContext(3, 5, progress), ALONE)
         for progress in (0.74, 0.75)
     )
-    kept = {image.numpy().tobytes() for image in images_of(digits.train)}
-    assert not any(image.numpy().tobytes() in kept for image in before.images)
-    assert all(image.numpy().tobytes() in kept for image in after.images)
+    originals = {image.numpy().tobytes() for image in images_of(digits.train)}
+    assert not any(image.numpy().tobytes() in originals for image in before.images)
+    assert all(image.numpy().tobytes() in originals for image in after.images)
     assert torch.equal(after.loss_targets, after.targets)

@@ -17,22 +17,22 @@ FAMILY = TrainingRecipe("adamw", lr=0.001, weight_decay=0.05)
         {"fine_tuning_epochs": 0}, {"warmup": 1.0}, {"label_smoothing": 1.0},
     ],
 )  # fmt: skip
-def test_impossible_training_is_refused(change: dict[str, float]) -> None:
+def test_invalid_options_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"train.{next(iter(change))}"):
         TrainingConfig(**change)  # type: ignore[arg-type]
 
 
-def test_family_decides_what_options_leave_open() -> None:
+def test_recipe_of_family_supplies_defaults() -> None:
     assert TrainingConfig().recipe(FAMILY) == FAMILY
-    found = TrainingConfig(optimiser="sgd", lr=0.3, weight_decay=0.0).recipe(FAMILY)
-    assert found == TrainingRecipe("sgd", 0.3, 0.0)
+    result = TrainingConfig(optimiser="sgd", lr=0.3, weight_decay=0.0).recipe(FAMILY)
+    assert result == TrainingRecipe("sgd", 0.3, 0.0)
     other = TrainingConfig(optimiser="sgd").recipe(FAMILY)
-    assert other.lr != FAMILY.lr, "the family's is of another optimiser"
+    assert other.lr != FAMILY.lr, "the rate of the family is for another optimiser"
     assert TrainingConfig(optimiser=FAMILY.optimiser).recipe(FAMILY) == FAMILY
     assert fine_tuning(FAMILY).lr == pytest.approx(0.0001)
 
 
-def test_what_decides_weights_is_what_changes_them() -> None:
+def test_decisive_options_are_those_that_change_weights() -> None:
     plain = TrainingConfig().decisive(FAMILY)
     assert plain["lr"] == 0.001
     assert TrainingConfig(lr=0.001, tensorboard=True, device="cpu").decisive(FAMILY) == plain

@@ -4,7 +4,7 @@ from torch import nn
 from hwnas.training.checkpoints import ParameterAverages, averaged
 
 
-def test_averages_follow_the_weights_with_a_decay_that_grows() -> None:
+def test_averages_have_growing_decay() -> None:
     module = nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         module.weight.fill_(0.0)
@@ -19,7 +19,7 @@ def test_averages_follow_the_weights_with_a_decay_that_grows() -> None:
         torch.testing.assert_close(averages.tensors()["weight"], torch.full((1, 2), expected))
 
 
-def test_module_holds_its_averages_for_a_while() -> None:
+def test_module_has_averages_inside_context() -> None:
     module = nn.Linear(2, 1)
     averages = ParameterAverages(module, 0.9)
     with torch.no_grad():

@@ -39,11 +39,11 @@ ANGLE_DATA = _data(ANGLES, np.linspace(-60, 60, 361, dtype=np.float32)[:, None])
         (ANGLE_DATA, 30.0),
     ],
 )
-def test_constant_answer_is_that_of_the_training_split(data: ImageData, value: float) -> None:
+def test_constant_prediction_is_that_of_training_split(data: ImageData, value: float) -> None:
     assert data.constant("test").value == pytest.approx(value, abs=0.1 if value > 1 else 1e-9)
 
 
-def test_majority_is_that_of_the_training_split_on_the_split_that_is_read() -> None:
+def test_majority_class_is_that_of_training_split() -> None:
     data = _data(ClassificationTask(("a", "b"), (10, 90)), np.array([0, 0, 0, 1]))
     assert data.constant("test").value == 0.25
 
@@ -57,19 +57,19 @@ def test_majority_is_that_of_the_training_split_on_the_split_that_is_read() -> N
         (ANGLE_DATA, mean(RNG.uniform(0, 59, 361)), mean(RNG.uniform(0, 40, 361))),
     ],
 )
-def test_networks_not_better_than_a_constant_answer_are_named(
+def test_networks_at_chance_level_are_named(
     data: ImageData, constant: Quantity, better: Quantity
 ) -> None:
-    found = {"a": constant, "b": better}
-    assert at_chance_level(data.task.metric, found, data.constant("test")) == {"a": constant}
-    (line,) = chance_level_messages(data, "test", found, "train.epochs")
+    figures = {"a": constant, "b": better}
+    assert at_chance_level(data.task.metric, figures, data.constant("test")) == {"a": constant}
+    (line,) = chance_level_messages(data, "test", figures, "train.epochs")
     assert line.startswith(f"Not significantly better than {data.task.description.constant} (")
     assert "test images): a (" in line
     assert line.endswith("Train longer: train.epochs.")
     assert chance_level_messages(data, "test", {"b": better}, "train.epochs") == []
 
 
-def test_intervals_are_scaled_for_the_number_of_networks() -> None:
+def test_intervals_are_adjusted_for_number_of_networks() -> None:
     one = proportion(52, 360)
     assert one.lower > 0.1
     assert not at_chance_level("accuracy", {"a": one}, TEN_DATA.constant("test"))
@@ -77,7 +77,7 @@ def test_intervals_are_scaled_for_the_number_of_networks() -> None:
     assert len(at_chance_level("accuracy", many, TEN_DATA.constant("test"))) == 20
 
 
-def test_noise_is_rarely_better_than_a_constant_answer() -> None:
+def test_noise_is_rarely_above_chance_level() -> None:
     n_fronts = 0
     for _ in range(200):
         truth = RNG.random(120) < 0.5
@@ -87,8 +87,8 @@ def test_noise_is_rarely_better_than_a_constant_answer() -> None:
     assert n_fronts <= 12  # 2.5 % of 200 on average
 
 
-def test_a_training_is_not_stopped_at_the_majority_class() -> None:
-    """Imbalanced data may be hard: only worse than random answers is a collapse."""
+def test_majority_class_is_not_a_collapse() -> None:
+    """Imbalanced data may be hard: only results below random guesses are a collapse."""
     assert RARE.for_training(is_balanced=False).has_learned(0.95 * 25600, 25600)
     task = RARE.for_training(is_balanced=True)
     targets = (RNG.random(25600) < 410 / 432).astype(np.int64)
@@ -99,18 +99,20 @@ def test_a_training_is_not_stopped_at_the_majority_class() -> None:
         assert task.has_learned(float(results.sum()), len(results)) is learned
 
 
-def test_class_weights_give_classes_the_same_share_of_the_loss() -> None:
+def test_class_weights_balance_the_loss() -> None:
     task = RARE.for_training(is_balanced=True)
     targets = torch.tensor([0] * 22 + [1] * 410)
     rows = task.loss_targets(targets)
     assert rows.sum(dim=0).tolist() == pytest.approx([216.0, 216.0], rel=1e-6)
     outputs = torch.zeros(432, 2)
     assert float(task.loss(outputs, rows)) == pytest.approx(float(np.log(2)))
-    taught = task.distillation_targets(outputs)
-    assert torch.equal(taught.sum(dim=1), torch.ones(432)), "a teacher was trained with weights"
+    distilled = task.distillation_targets(outputs)
+    assert torch.equal(distilled.sum(dim=1), torch.ones(432)), (
+        "the teacher already has class weights"
+    )
 
 
-def test_class_weights_need_classes() -> None:
+def test_class_weights_require_classification() -> None:
     with pytest.raises(Exception, match=r"train\.class_weights=balanced: task=regression"):
         ANGLES.for_training(is_balanced=True)
     setup: Any = SimpleNamespace(task=ANGLES)

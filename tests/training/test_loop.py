@@ -19,7 +19,7 @@ from hwnas.training.loop import StepOutcome, TrainingJobSpec, device, n_steps
 from hwnas.training.options import TrainingConfig
 from hwnas.workflows.train import CsvLog
 from tests.conftest import few_of
-from tests.training.fakes import KillAfter, Killed, Learner, material, same
+from tests.training.fakes import KillAfter, Killed, Learner, equal_tensors, material
 
 
 @pytest.fixture
@@ -38,19 +38,19 @@ EVERYTHING = TrainingConfig(
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, EVERYTHING])
 @pytest.mark.parametrize("killed_after", few_of([11, 4, 1], 1))
-def test_training_that_was_killed_ends_with_the_same_weights(
+def test_interrupted_training_ends_with_equal_weights(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, config: TrainingConfig, killed_after: int
 ) -> None:
-    whole = Learner(tiny, digits, config)
-    whole.train(tmp_path / "whole.safetensors")
-    cut = Learner(tiny, digits, config)
+    uninterrupted = Learner(tiny, digits, config)
+    uninterrupted.train(tmp_path / "whole.safetensors")
+    interrupted = Learner(tiny, digits, config)
     with pytest.raises(Killed):
-        cut.train(tmp_path / "cut.safetensors", KillAfter(killed_after))
+        interrupted.train(tmp_path / "cut.safetensors", KillAfter(killed_after))
     resumed = Learner(tiny, digits, config)
     resumed.train(tmp_path / "cut.safetensors")
-    assert same(whole.weights, resumed.weights)
+    assert equal_tensors(uninterrupted.weights, resumed.weights)
     paths = tmp_path / "whole.safetensors", tmp_path / "cut.safetensors"
-    assert same(*(Checkpoint(path).weights() for path in paths))
+    assert equal_tensors(*(Checkpoint(path).weights() for path in paths))
 
 
 def test_finished_training_is_not_repeated(
@@ -64,24 +64,22 @@ def test_finished_training_is_not_repeated(
     assert (done.n_steps, summary.n_steps, summary.n_images) == (16, 0, 0)
     assert Checkpoint(tmp_path / "c.safetensors").n_steps() == 16
     assert n_steps(CONFIG, len(digits.train)) == 16
-    assert same(first.weights, again.weights)
+    assert equal_tensors(first.weights, again.weights)
 
 
-def test_weights_to_be_used_are_the_averages(
-    tiny: SearchSpace, digits: ImageData, tmp_path: Path
-) -> None:
+def test_final_weights_are_averages(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:
     plain, averaged = (Learner(tiny, digits, replace(CONFIG, ema=ema)) for ema in (0.0, 0.9))
     plain.train(tmp_path / "plain.safetensors")
     averaged.train(tmp_path / "averaged.safetensors")
     used, last = averaged.weights["classifier.weight"], plain.weights["classifier.weight"]
     assert not torch.equal(used, last)
-    assert torch.allclose(used, last, atol=0.1)  # they are of the same training
+    assert torch.allclose(used, last, atol=0.1)  # of the equal_tensors training
     assert torch.equal(
         used, Checkpoint(tmp_path / "averaged.safetensors").weights()["classifier.weight"]
     )
 
 
-def test_log_says_what_steps_found(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:
+def test_log_has_row_per_step(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:
     learner = Learner(tiny, digits, CONFIG)
     summary = learner.train(tmp_path / "c.safetensors")
     assert [row["step"] for row in learner.rows] == list(range(1, 17))
@@ -91,10 +89,10 @@ def test_log_says_what_steps_found(tiny: SearchSpace, digits: ImageData, tmp_pat
     assert summary.n_images == 16 * 128 * 4
 
 
-def test_log_of_a_training_that_was_killed_has_each_step_once(
+def test_log_of_resumed_training_has_each_step_once(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
-    """A checkpoint after nine steps, two more, and nothing that is written at the end."""
+    """Interrupted two steps after the checkpoint, without a final write."""
     path, folder = tmp_path / "c.safetensors", RunFolder(tmp_path)
     with pytest.raises(Killed):
         Learner(tiny, digits, CONFIG).train(path, KillAfter(11), log=CsvLog(folder))
@@ -105,7 +103,7 @@ def test_log_of_a_training_that_was_killed_has_each_step_once(
 
 
 @pytest.mark.parametrize("poisoned_at", [0, 9])
-def test_loss_that_is_no_number_stops_training_with_the_last_good_weights(
+def test_nonfinite_loss_stops_training_and_keeps_checkpoint(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, poisoned_at: int
 ) -> None:
     learner, path = Learner(tiny, digits, CONFIG), tmp_path / "c.safetensors"
@@ -117,19 +115,19 @@ def test_loss_that_is_no_number_stops_training_with_the_last_good_weights(
                 learner.weights["classifier.weight"].fill_(float("nan"))
         return sandwich(batch, step_context)
 
-    with pytest.raises(TrainingError, match="the loss of the largest is nan") as caught:
+    with pytest.raises(TrainingError, match="the loss of the largest is nan") as error:
         learner.train(path, step=step)
-    assert f"collapsed at step {poisoned_at}: " in str(caught.value)
-    assert "train.lr=0.025" in str(caught.value)
+    assert f"collapsed at step {poisoned_at}: " in str(error.value)
+    assert "train.lr=0.025" in str(error.value)
     if poisoned_at:
-        assert f"after 9 steps, are in {path}" in str(caught.value)
+        assert f"after 9 steps, are in {path}" in str(error.value)
         assert all(value.isfinite().all() for value in Checkpoint(path).weights().values())
     else:
-        assert "There is no earlier checkpoint" in str(caught.value)
+        assert "There is no earlier checkpoint" in str(error.value)
         assert not path.exists()
 
 
-def test_gradient_that_is_no_number_stops_training_before_it_is_used(
+def test_nonfinite_gradient_stops_training_before_update(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
     learner = Learner(tiny, digits, CONFIG)
@@ -146,22 +144,22 @@ def test_gradient_that_is_no_number_stops_training_before_it_is_used(
     assert all(value.isfinite().all() for value in learner.weights.values())
 
 
-def test_training_that_learns_nothing_is_stopped(
+def test_training_at_chance_level_is_stopped(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, short_windows: None
 ) -> None:
     config = TrainingConfig(epochs=5, batch_size=64, lr=1e-9)
     learner = Learner(tiny, digits, config)
     total = n_steps(config, len(digits.train))
-    with pytest.raises(TrainingError, match="which is chance level") as caught:
+    with pytest.raises(TrainingError, match="which is chance level") as error:
         learner.train(tmp_path / "c.safetensors", every_s=1e9)
-    assert "There is no earlier checkpoint" in str(caught.value)
+    assert "There is no earlier checkpoint" in str(error.value)
     assert total / 4 - 1 <= learner.rows[-1]["step"] < total / 2
 
 
-def test_what_a_step_takes_is_found_though_nothing_is_learned(
+def test_step_is_timed_without_collapse_detection(
     tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within as many steps as a collapse is judged by, and later than where it is."""
+    """The timing takes fewer steps than the window of the collapse detector."""
     monkeypatch.setattr(loop, "_MIN_TIMED_S", 1e9)
     config = TrainingConfig(epochs=1, batch_size=2, lr=1e-9)
     assert n_steps(config, len(digits.train)) > 2 * checkpoints.WINDOW
@@ -177,7 +175,7 @@ def test_what_a_step_takes_is_found_though_nothing_is_learned(
 
 
 @pytest.mark.slow
-def test_training_that_collapses_late_names_weights_of_before(
+def test_late_collapse_names_previous_checkpoint(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, short_windows: None
 ) -> None:
     config, path = TrainingConfig(epochs=12, batch_size=64, lr=0.2), tmp_path / "c.safetensors"
@@ -185,20 +183,20 @@ def test_training_that_collapses_late_names_weights_of_before(
     sandwich = learner.sandwich
 
     def step(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
-        if step_context.step >= 160:  # answers are guesses from here on
+        if step_context.step >= 160:  # predictions are guesses from here on
             with torch.no_grad():
                 learner.weights["classifier.weight"].zero_()
         return sandwich(batch, step_context)
 
-    with pytest.raises(TrainingError, match=r"collapsed at step 179.*chance level") as caught:
+    with pytest.raises(TrainingError, match=r"collapsed at step 179.*chance level") as error:
         learner.train(path, step=step, every_s=6)
     previous = Checkpoint(path).previous
     n = Checkpoint(previous).n_steps()
     assert 0 < n <= 160
-    assert f"after {n} steps, are in {previous}" in str(caught.value)
+    assert f"after {n} steps, are in {previous}" in str(error.value)
 
 
-def test_batch_that_fits_into_memory_is_found(
+def test_error_for_memory_names_smaller_batch(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
     learner = Learner(tiny, digits, TrainingConfig(batch_size=512))
@@ -227,7 +225,7 @@ def test_batch_that_fits_into_memory_is_found(
         learner.train(tmp_path / "c.safetensors", step=broken)
 
 
-def test_batch_larger_than_the_training_split_is_refused(
+def test_batch_larger_than_training_split_is_refused(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
     learner = Learner(tiny, digits, TrainingConfig(batch_size=5000))
@@ -236,7 +234,7 @@ def test_batch_larger_than_the_training_split_is_refused(
 
 
 @pytest.mark.parametrize("name", ["cudda", "meta:x", "cuda:77"])
-def test_device_that_is_not_there_is_refused(name: str) -> None:
+def test_unknown_device_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"train.device={name} cannot be used"):
         device(TrainingConfig(device=name))
 
@@ -249,7 +247,7 @@ def test_device_that_is_not_there_is_refused(name: str) -> None:
         TrainingConfig(epochs=12, batch_size=128, optimiser="adamw", lr=0.01, ema=0.99, mixup=0.1),
     ],
 )
-def test_training_makes_the_largest_subnet_better_than_chance(
+def test_training_improves_largest_subnet_beyond_chance(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, config: TrainingConfig
 ) -> None:
     learner = Learner(tiny, digits, config)

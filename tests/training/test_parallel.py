@@ -1,4 +1,4 @@
-"""Two processes that train together, as torchrun starts them."""
+"""Training by two processes, started by torchrun."""
 
 import csv
 import os
@@ -38,7 +38,7 @@ def _log(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_does_with_the_same_batch(tmp_path: Path) -> None:
+def test_two_processes_train_like_one(tmp_path: Path) -> None:
     printed = _run(tmp_path / "one", "hwnas"), _run(tmp_path / "two", *TORCHRUN, "hwnas")
     for text in printed:
         assert text.count("Run folder:") == 1, text  # only the first process writes and prints
@@ -55,21 +55,21 @@ def test_two_processes_train_as_one_does_with_the_same_batch(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def joined(tmp_path: Path) -> Iterator[None]:
+def process_group(tmp_path: Path) -> Iterator[None]:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("joined")
-def test_synchronised_batch_norm_of_one_is_batch_norm() -> None:
+@pytest.mark.usefixtures("process_group")
+def test_synchronised_batch_norm_of_one_process_is_batch_norm() -> None:
     torch.manual_seed(0)
     norm, x = ElasticNorm(6), torch.randn(5, 4, 3, 3) * 3 + 1
     a, b = (x.clone().requires_grad_() for _ in range(2))
     weight, bias = norm.weight[:4], norm.bias[:4]
     expected = F.batch_norm(a, None, None, weight, bias, training=True)
-    found = elastic_layers.synchronised_batch_norm(b, weight, bias)
-    torch.testing.assert_close(found, expected)
+    result = elastic_layers.synchronised_batch_norm(b, weight, bias)
+    torch.testing.assert_close(result, expected)
     direction = torch.randn_like(x)
-    torch.autograd.backward([(expected * direction).sum(), (found * direction).sum()])
+    torch.autograd.backward([(expected * direction).sum(), (result * direction).sum()])
     torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Which number format a network is trained in, and what of it computes in float32 all the same."""
+"""The number format of training, and layers that always compute in float32."""
 
 from functools import partial
 
@@ -14,20 +14,20 @@ from hwnas.training import inference
 
 
 def _lowered(name: str, *, largest: bool = True) -> Graph:
-    found = spaces.load_space(spaces.find(name))
-    genotype = found.largest() if largest else found.smallest()
-    return families.family_of(found).lower(found, genotype, Signature(1, 10))
+    space = spaces.load_space(spaces.find(name))
+    genotype = space.largest() if largest else space.smallest()
+    return families.family_of(space).lower(space, genotype, Signature(1, 10))
 
 
 @pytest.mark.parametrize(
     ("name", "largest", "faster"),
     [
         ("resnet_small", True, "bfloat16"),
-        ("mbconv_small", True, "float32"),  # what is dense in it writes much
+        ("mbconv_small", True, "float32"),  # its dense layers are memory-bound
         ("tiny", False, "float32"),
     ],
 )
-def test_what_is_dense_is_trained_in_bfloat16_where_the_cpu_multiplies_it(
+def test_dense_networks_are_trained_in_bfloat16_on_able_cpu(
     name: str, *, largest: bool, faster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lowered = _lowered(name, largest=largest)
@@ -35,15 +35,15 @@ def test_what_is_dense_is_trained_in_bfloat16_where_the_cpu_multiplies_it(
         monkeypatch.setattr(inference, "_multiplies_bfloat16", lambda able=able: able)
         assert inference.choose_precision("auto", lowered, "cpu") == (faster if able else "float32")
         assert inference.choose_precision("auto", lowered, "cuda") == "float32"
-        for asked in ("float32", "bfloat16"):
-            assert inference.choose_precision(asked, lowered, "cpu") == asked
+        for given in ("float32", "bfloat16"):
+            assert inference.choose_precision(given, lowered, "cpu") == given
 
 
 @pytest.mark.parametrize("is_elastic", [False, True])
 def test_depthwise_convolutions_compute_in_float32(*, is_elastic: bool) -> None:
     dtypes: list[torch.dtype] = []
 
-    def seen(_: object, inputs: tuple[Tensor, ...]) -> None:
+    def record_dtype(_: object, inputs: tuple[Tensor, ...]) -> None:
         dtypes.append(inputs[0].dtype)
 
     images = torch.randn(4, 8, 6, 6)
@@ -54,7 +54,7 @@ def test_depthwise_convolutions_compute_in_float32(*, is_elastic: bool) -> None:
             layer = ConvNormAct((8, 8), 3, 1, groups, "relu")
         norm = layer.norm
         assert isinstance(norm, torch.nn.Module)
-        norm.register_forward_pre_hook(seen)
+        norm.register_forward_pre_hook(record_dtype)
         inputs = (images, 8, 3) if is_elastic else (images,)
         outputs = inference.forward(partial(layer, *inputs), images, "bfloat16")
         assert outputs.dtype == torch.float32

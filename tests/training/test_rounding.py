@@ -1,4 +1,4 @@
-"""Shared weights that learn what they are rounded to."""
+"""Shared weights in training with rounding."""
 
 import random
 from dataclasses import replace
@@ -21,13 +21,13 @@ _SIGNATURE = Signature(1, 10)
 
 
 def _packed(name: str) -> SearchSpace:
-    found = spaces.load_space(spaces.find(name))
-    choices = {**found.choices, "weight_bits": (3, 8)}
-    return replace(found, choices=choices, fixed={**found.fixed, "weight_sparsity": "2:4"})
+    space = spaces.load_space(spaces.find(name))
+    choices = {**space.choices, "weight_bits": (3, 8)}
+    return replace(space, choices=choices, fixed={**space.fixed, "weight_sparsity": "2:4"})
 
 
 @pytest.mark.parametrize("name", ["dense_small", "mbconv_small", "resnet_small", "vit_small"])
-def test_a_subnet_computes_what_its_rounded_network_does(name: str) -> None:
+def test_rounded_subnet_equals_rounded_network(name: str) -> None:
     searched = _packed(name)
     family = families.family_of(searched)
     supernet = family.supernet(searched, _SIGNATURE)
@@ -42,17 +42,15 @@ def test_a_subnet_computes_what_its_rounded_network_does(name: str) -> None:
         plain = network(images)
         weight_grids.quantise_weights_(network, weight_grids.weight_grids_of(network, lowered))
         with weight_rounding(weight_grids.subnet_rounding(supernet, genotype, lowered)):
-            found = supernet.forward(images, genotype)
-        torch.testing.assert_close(found, network(images), rtol=1e-3, atol=1e-4)
-        assert not torch.allclose(found, plain, rtol=1e-3, atol=1e-4)
+            outputs = supernet.forward(images, genotype)
+        torch.testing.assert_close(outputs, network(images), rtol=1e-3, atol=1e-4)
+        assert not torch.allclose(outputs, plain, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(supernet.forward(images, genotype), plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("threads_restored")
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_each_subnet_of_a_step_is_rounded_to_its_own_grid(
-    digits: ImageData, n_threads: int
-) -> None:
+def test_subnets_of_step_have_separate_grids(digits: ImageData, n_threads: int) -> None:
     torch.set_num_threads(n_threads)
     searched = _packed("tiny")
     family = families.family_of(searched)
@@ -73,7 +71,7 @@ def test_each_subnet_of_a_step_is_rounded_to_its_own_grid(
     # The largest has eight bits, and the smallest three.
     genotypes = [searched.largest(), searched.smallest()]
     losses, _ = sandwich.accumulate(genotypes, batch)
-    found = [p.grad.clone() for p in supernet.module.parameters() if p.grad is not None]
+    gradients = [p.grad.clone() for p in supernet.module.parameters() if p.grad is not None]
     supernet.module.zero_grad()
     outputs = []
     for genotype in genotypes:
@@ -84,5 +82,5 @@ def test_each_subnet_of_a_step_is_rounded_to_its_own_grid(
     second = task.loss(outputs[1], task.distillation_targets(outputs[0].detach()))
     torch.autograd.backward((first, second))
     assert losses == pytest.approx([float(first.detach()), float(second.detach())])
-    for gradient, parameter in zip(found, supernet.module.parameters(), strict=True):
+    for gradient, parameter in zip(gradients, supernet.module.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad)

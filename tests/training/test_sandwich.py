@@ -19,14 +19,14 @@ def _batch(digits: ImageData) -> TrainingBatch:
     return TrainingBatch(part.images, part.targets, part.targets, digits)
 
 
-def test_sandwich_holds_both_ends(tiny: SearchSpace) -> None:
+def test_sandwich_includes_largest_and_smallest(tiny: SearchSpace) -> None:
     drawn = sample_sandwich(tiny, 2, random.Random(0))
     assert len(drawn) == 4
     assert (drawn[0], drawn[-1]) == (tiny.largest(), tiny.smallest())
 
 
 @pytest.mark.parametrize("distillation", [True, False])
-def test_students_learn_from_the_largest_or_from_labels(
+def test_students_learn_from_largest_or_labels(
     tiny: SearchSpace, digits: ImageData, distillation: bool
 ) -> None:
     learner = Learner(tiny, digits, TrainingConfig(distillation=distillation, label_smoothing=0.0))
@@ -34,7 +34,9 @@ def test_students_learn_from_the_largest_or_from_labels(
     supernet.module.eval()
     genotypes, batch = [tiny.largest(), tiny.smallest()], _batch(digits)
     losses, total = learner.sandwich.accumulate(genotypes, batch)
-    found = {n: p.grad.clone() for n, p in supernet.module.named_parameters() if p.grad is not None}
+    gradients = {
+        n: p.grad.clone() for n, p in supernet.module.named_parameters() if p.grad is not None
+    }
     supernet.module.zero_grad()
     logits = supernet.forward(digits.prepare(batch.images, 12), genotypes[0])
     student = supernet.forward(digits.prepare(batch.images, 8), genotypes[1])
@@ -42,15 +44,13 @@ def test_students_learn_from_the_largest_or_from_labels(
     expected = F.cross_entropy(logits, batch.targets), F.cross_entropy(student, targets)
     torch.autograd.backward(expected)
     for name, parameter in supernet.module.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad)
+        torch.testing.assert_close(gradients[name], parameter.grad)
     assert losses == pytest.approx([float(loss.detach()) for loss in expected])
     assert total == int((logits.argmax(1) == batch.targets).sum())
 
 
 @pytest.mark.usefixtures("threads_restored")
-def test_subnets_computed_at_once_give_the_gradients_of_one_after_another(
-    tiny: SearchSpace, digits: ImageData
-) -> None:
+def test_parallel_subnets_have_sequential_gradients(tiny: SearchSpace, digits: ImageData) -> None:
     gradients = []
     for n_threads in (1, 2):
         torch.set_num_threads(n_threads)
@@ -63,9 +63,9 @@ def test_subnets_computed_at_once_give_the_gradients_of_one_after_another(
 
 
 @pytest.mark.usefixtures("threads_restored")
-@pytest.mark.parametrize("how", ["pure", "random", "buffer"])
-def test_subnets_are_computed_at_once_unless_they_interfere(
-    tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch, how: str
+@pytest.mark.parametrize("kind", ["pure", "random", "buffer"])
+def test_subnets_with_side_effects_are_sequential(
+    tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     torch.set_num_threads(2)
     learner = Learner(tiny, digits, TrainingConfig())
@@ -75,21 +75,21 @@ def test_subnets_are_computed_at_once_unless_they_interfere(
 
     def forward(images: Tensor, genotype: Genotype) -> Tensor:
         threads.add(threading.get_ident())
-        if how == "random":
+        if kind == "random":
             images = F.dropout(images, 0.5)
-        elif how == "buffer":
+        elif kind == "buffer":
             module.get_buffer("count").add_(1)
         return plain(images, genotype)
 
     monkeypatch.setattr(supernet, "forward", forward)
     learner.sandwich.accumulate(sample_sandwich(tiny, 2, random.Random(0)), _batch(digits))
-    assert (threads == {threading.get_ident()}) == (how != "pure")
-    assert module.get_buffer("count") == (4 if how == "buffer" else 0)  # not of the trial before
+    assert (threads == {threading.get_ident()}) == (kind != "pure")
+    assert module.get_buffer("count") == (
+        4 if kind == "buffer" else 0
+    )  # the parallel attempt does not count
 
 
-def test_bfloat16_gives_nearly_the_same_gradients_in_float32(
-    tiny: SearchSpace, digits: ImageData
-) -> None:
+def test_bfloat16_gradients_are_close_to_float32(tiny: SearchSpace, digits: ImageData) -> None:
     gradients = []
     for dtype in ("float32", "bfloat16"):
         learner = Learner(tiny, digits, TrainingConfig(dtype=dtype))

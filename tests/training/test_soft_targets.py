@@ -32,7 +32,7 @@ def teacher(tiny: SearchSpace, digits: ImageData) -> nn.Module:
 
 @pytest.mark.parametrize("first_epoch", [0, 5])
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, mixup=0.2, plain_fraction=0.0)])
-def test_recorded_answers_are_those_to_the_very_images_of_each_step(
+def test_recorded_outputs_match_images_of_each_step(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, config: TrainingConfig, first_epoch: int
 ) -> None:
     views = AugmentedViews(material(digits), config, 3, 12, first_epoch)
@@ -47,7 +47,7 @@ def test_recorded_answers_are_those_to_the_very_images_of_each_step(
         assert torch.allclose(recorded.loss_targets(batch, step_context), expected, atol=2e-3)
 
 
-def test_recording_that_was_cut_off_goes_on(
+def test_interrupted_recording_is_resumed(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     views = AugmentedViews(material(digits), CONFIG, 3, 12)
@@ -58,27 +58,27 @@ def test_recording_that_was_cut_off_goes_on(
         "as_they_are.safetensors",
         *(f"{e}.safetensors" for e in range(3)),
     }
-    for name in ("whole", "1.safetensors"):  # as if it had been killed
+    for name in ("whole", "1.safetensors"):  # as after an interruption
         (tmp_path / name).unlink()
     calls = []
 
-    def counted(
+    def counting_forward(
         network: Callable[[], torch.Tensor], images: torch.Tensor, dtype: str
     ) -> torch.Tensor:
         calls.append(dtype)
         return forward(network, images, dtype)
 
-    monkeypatch.setattr(soft_targets, "forward", counted)
+    monkeypatch.setattr(soft_targets, "forward", counting_forward)
     assert record(teacher, tmp_path, views, NullProgress())
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
     assert len(calls) == views.n_steps
 
 
-def test_answers_that_would_take_too_much_are_not_kept(
+def test_outputs_beyond_size_limit_are_not_recorded(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(soft_targets, "_MAX_BYTES", 1000)
     views = AugmentedViews(material(digits), CONFIG, 3, 12)
-    assert views.n_recorded == 0, "the time of a teacher counts none"
+    assert views.n_recorded == 0, "no time for the teacher"
     assert record(teacher, tmp_path, views, NullProgress()) is None
     assert not list(tmp_path.iterdir())

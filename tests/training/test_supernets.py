@@ -1,4 +1,4 @@
-"""By what trained weights are found again: all that decides them, and nothing else."""
+"""Keys of trained weights: all options that decide them and no others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,32 +30,34 @@ def setup(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> TrainingSetup
     )
 
 
-@pytest.fixture(params=["how they run", "in what they compute"])
-def several(request: pytest.FixtureRequest, setup: TrainingSetup) -> TrainingSetup:
-    """Return the training of a space that says more, of which weights know nothing."""
+@pytest.fixture(params=["run options", "precision"])
+def space_with_run_choices(request: pytest.FixtureRequest, setup: TrainingSetup) -> TrainingSetup:
+    """Return the training of a space with choices that do not affect weights."""
     space = annotations.with_run_choices(setup.space, {"batch": [1, 8], "threads": [1, 2]})
-    if request.param != "how they run":
+    if request.param != "run options":
         when = {"float_edges": {"precision": ("int8",)}}
         space = replace(setup.space, choices={**PRECISE, **setup.space.choices}, when=when)
     return replace(setup, space=space, family=families.family_of(space))
 
 
-def test_weights_are_found_however_networks_run_and_compute(
-    setup: TrainingSetup, several: TrainingSetup
+def test_run_choices_do_not_change_checkpoints(
+    setup: TrainingSetup, space_with_run_choices: TrainingSetup
 ) -> None:
-    assert several.space.digest != setup.space.digest
-    assert several.checkpoint().path == setup.checkpoint().path
-    alone, same = (s.network_checkpoint(s.space.largest(), "scratch") for s in (setup, several))
+    assert space_with_run_choices.space.digest != setup.space.digest
+    assert space_with_run_choices.checkpoint().path == setup.checkpoint().path
+    alone, same = (
+        s.network_checkpoint(s.space.largest(), "scratch") for s in (setup, space_with_run_choices)
+    )
     assert alone.path == same.path
     taught = [
         FinetunedTeacher(nn.Identity(), s.space.largest(), s, "scratch", NullProgress()).digest_text
-        for s in (setup, several)
+        for s in (setup, space_with_run_choices)
     ]
     assert taught[0] == taught[1]
 
 
-def test_supernet_draws_the_same_subnets_however_networks_run_and_compute(
-    setup: TrainingSetup, several: TrainingSetup, monkeypatch: pytest.MonkeyPatch
+def test_run_choices_do_not_change_sampled_subnets(
+    setup: TrainingSetup, space_with_run_choices: TrainingSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn_from = []
 
@@ -63,18 +65,18 @@ def test_supernet_draws_the_same_subnets_however_networks_run_and_compute(
         drawn_from.append(trainee.step.space)  # type: ignore[attr-defined]
 
     monkeypatch.setattr("hwnas.training.loop.train", train)
-    for each in (setup, several):
+    for each in (setup, space_with_run_choices):
         each.trained(NullProgress())
     assert drawn_from == [setup.space, setup.space]
 
 
-def test_task_that_a_package_brings_decides_weights_and_those_of_hwnas_as_ever(
+def test_package_and_version_of_task_change_checkpoints(
     setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert setup.identity["search space"] == f"tiny ({setup.space.digest})"
     assert setup.identity["task"] == "1 channels, 10 classes"
     assert tasks.plugin_identity("regression") == ()
-    places = set()
+    paths = set()
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
     for name, version in (("mine", "1.0"), ("other", "1.0"), ("other", "1.1")):
         info = tmp_path / "installed" / "two_tasks.dist-info"
@@ -85,5 +87,5 @@ def test_task_that_a_package_brings_decides_weights_and_those_of_hwnas_as_ever(
         task: Any = SimpleNamespace(
             name=name, description=setup.data.task.description, n_outputs=setup.data.task.n_outputs
         )
-        places.add(replace(setup, data=replace(setup.data, task=task)).checkpoint().path)
-    assert len(places | {setup.checkpoint().path}) == 4
+        paths.add(replace(setup, data=replace(setup.data, task=task)).checkpoint().path)
+    assert len(paths | {setup.checkpoint().path}) == 4

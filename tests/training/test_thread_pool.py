@@ -13,7 +13,7 @@ def four_threads(threads_restored: None) -> None:
     torch.set_num_threads(4)
 
 
-def test_results_come_in_order_whoever_ends_first() -> None:
+def test_results_are_in_order_of_tasks() -> None:
     def wait(seconds: float) -> float:
         time.sleep(seconds)
         return seconds
@@ -25,14 +25,14 @@ def test_results_come_in_order_whoever_ends_first() -> None:
 @pytest.mark.parametrize(
     ("n_tasks", "n_threads", "share"), [(1, 1, 4), (2, 2, 2), (3, 3, 1), (9, 4, 1)]
 )
-def test_cores_are_shared_out(n_tasks: int, n_threads: int, share: int) -> None:
+def test_cores_are_divided_among_threads(n_tasks: int, n_threads: int, share: int) -> None:
     thread_pool = ThreadPool(n_tasks)
     assert thread_pool.n_threads == n_threads
     assert {*thread_pool.run([torch.get_num_threads] * 9)} == {share}
-    assert torch.get_num_threads() == 4  # of who asks, as before
+    assert torch.get_num_threads() == 4  # the calling thread is unchanged
 
 
-def test_what_a_task_raises_is_raised_once_all_have_ended() -> None:
+def test_error_of_task_is_raised_after_all_tasks() -> None:
     ended = threading.Event()
 
     def fail() -> None:
@@ -47,7 +47,7 @@ def test_what_a_task_raises_is_raised_once_all_have_ended() -> None:
     assert ended.is_set()
 
 
-def test_a_task_alone_has_all_cores() -> None:
+def test_single_task_has_all_cores() -> None:
     assert [*ThreadPool(3).run([torch.get_num_threads])] == [4]
 
 
@@ -55,9 +55,9 @@ def test_threads_end_with_their_pool() -> None:
     before = {*threading.enumerate()}
     thread_pool = ThreadPool(2)
     assert [*thread_pool.run([int, int])] == [0, 0]
-    own = {*threading.enumerate()} - before
+    threads = {*threading.enumerate()} - before
     del thread_pool
-    for thread in own:
+    for thread in threads:
         thread.join(5)
-    assert own
-    assert not any(thread.is_alive() for thread in own)
+    assert threads
+    assert not any(thread.is_alive() for thread in threads)

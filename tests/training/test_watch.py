@@ -9,25 +9,27 @@ def _accuracies(rate: float, n_steps: int) -> list[float | None]:
     return [watch.count(step + 1, round(rate * 100), 100) for step in range(n_steps)]
 
 
-def test_guessing_is_found_after_a_fair_part() -> None:
-    found = _accuracies(0.1, 2000)
-    assert [i + 1 for i, accuracy in enumerate(found) if accuracy] == list(range(600, 2001, WINDOW))
-    assert set(found) == {None, 0.1}
+def test_chance_level_is_detected_after_warmup() -> None:
+    result = _accuracies(0.1, 2000)
+    assert [i + 1 for i, accuracy in enumerate(result) if accuracy] == list(
+        range(600, 2001, WINDOW)
+    )
+    assert set(result) == {None, 0.1}
 
 
-def test_learning_and_short_trainings_are_not_stopped() -> None:
+def test_learning_and_short_trainings_pass() -> None:
     assert set(_accuracies(0.13, 2000)) == {None}
     assert set(_accuracies(0.1, WINDOW - 1)) == {None}
 
 
-def test_count_goes_on_where_it_was() -> None:
-    whole, cut = CollapseDetector(TEN, 400), CollapseDetector(TEN, 400)
+def test_restored_detector_continues_counting() -> None:
+    uninterrupted, interrupted = CollapseDetector(TEN, 400), CollapseDetector(TEN, 400)
     for step in range(130):
-        whole.count(step + 1, 50, 100)
-        cut.count(step + 1, 50, 100)
+        uninterrupted.count(step + 1, 50, 100)
+        interrupted.count(step + 1, 50, 100)
     resumed = CollapseDetector(TEN, 400)
-    resumed.restore(cut.to_json())
+    resumed.restore(interrupted.to_json())
     for step in range(130, 260):
-        whole.count(step + 1, 50, 100)
+        uninterrupted.count(step + 1, 50, 100)
         resumed.count(step + 1, 50, 100)
-    assert resumed.to_json() == whole.to_json() == [60 * 50, 60 * 100, 200]
+    assert resumed.to_json() == uninterrupted.to_json() == [60 * 50, 60 * 100, 200]

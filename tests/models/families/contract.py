@@ -1,4 +1,4 @@
-"""The contract of families, with few networks; with many of them among the slow tests."""
+"""The contract of families: with few networks, and with many in the slow tests."""
 
 import random
 
@@ -9,7 +9,7 @@ from hwnas.testing import FamilyContract
 from tests.conftest import few_of
 
 
-class FewOrMany(FamilyContract):
+class SizedFamilyContract(FamilyContract):
     @pytest.fixture(params=few_of([5, 20], 1))
     def genotypes(
         self, family_space: SearchSpace, request: pytest.FixtureRequest

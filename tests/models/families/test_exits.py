@@ -1,4 +1,4 @@
-"""Early exits as a choice of spaces: where they stand, and that they change nothing else."""
+"""Early exits as choices of a space: their position, and equality of all else."""
 
 import copy
 import random
@@ -36,35 +36,35 @@ def small() -> SearchSpace:
 
 
 def _resnet() -> SearchSpace:
-    """Return residual networks with an exit behind the first or the second of three stages."""
+    """Return a space with an exit after the first or the second of three stages."""
     plain = spaces.load_space(spaces.find("resnet_small"))
-    said: dict[str, tuple[Option, ...]] = {"exits.0.active": (0, 1), "exits.0.at": (0, 1)}
+    exits: dict[str, tuple[Option, ...]] = {"exits.0.active": (0, 1), "exits.0.at": (0, 1)}
     return replace(
-        plain, choices={**plain.choices, **said}, when={"at": {"active": (1,)}}, name="residual"
+        plain, choices={**plain.choices, **exits}, when={"at": {"active": (1,)}}, name="residual"
     )
 
 
-def _both() -> list[SearchSpace]:
+def _exit_spaces() -> list[SearchSpace]:
     return [spaces.load_space(spaces.find("mbconv_exits")), _resnet()]
 
 
 def _to_one_pixel() -> SearchSpace:
-    """Return networks with an exit behind a stage of which one pixel is left."""
+    """Return a space with an exit after a stage of one pixel."""
     plain = spaces.load_space(SMALL)
-    said = {**plain.fixed, "resolution": 4, "stem.stride": 2}
-    return replace(plain, fixed=said, name="to_one_pixel")
+    fixed = {**plain.fixed, "resolution": 4, "stem.stride": 2}
+    return replace(plain, fixed=fixed, name="to_one_pixel")
 
 
-def _lowered(space: SearchSpace, task: Signature, seed: int = 0, **said: Option) -> Graph:
-    """Return the operators of a random genotype; ``_`` in names stands for a dot."""
+def _lowered(space: SearchSpace, task: Signature, seed: int = 0, **options: Option) -> Graph:
+    """Return the operators of a random genotype; ``_`` in names means a dot."""
     family, rng = families.family_of(space), random.Random(seed)
     drawn = {name: rng.choice(options) for name, options in space.choices.items()}
-    drawn |= {name.replace("_", "."): value for name, value in said.items()}
+    drawn |= {name.replace("_", "."): value for name, value in options.items()}
     return annotations.lower(family, space, space.genotype(drawn), task)
 
 
-def test_exits_stand_behind_their_stages(task: Signature) -> None:
-    mbconv, resnet = _both()
+def test_exits_follow_their_stages(task: Signature) -> None:
+    mbconv, resnet = _exit_spaces()
     lowered = _lowered(mbconv, task)
     assert lowered.outputs == ("exits.0.classifier", "exits.1.classifier", "classifier")
     for stage in (0, 1):
@@ -77,9 +77,7 @@ def test_exits_stand_behind_their_stages(task: Signature) -> None:
         assert lowered.output.name == "classifier"
 
 
-def test_a_network_without_an_active_exit_is_as_its_family_has_it(
-    small: SearchSpace, task: Signature
-) -> None:
+def test_network_without_active_exit_is_unchanged(small: SearchSpace, task: Signature) -> None:
     family = families.family_of(small)
     for active in (0, 1):
         drawn = {name: options[0] for name, options in small.choices.items()}
@@ -91,7 +89,7 @@ def test_a_network_without_an_active_exit_is_as_its_family_has_it(
         assert isinstance(network, layers.ExitNetwork) == bool(active)
 
 
-def test_where_an_exit_that_is_not_there_stands_makes_no_other_network() -> None:
+def test_position_of_inactive_exit_has_no_effect() -> None:
     space = _resnet()
     drawn = {name: options[0] for name, options in space.choices.items()}
     ids = [space.genotype({**drawn, "exits.0.at": at}).id for at in (0, 1)]
@@ -99,8 +97,8 @@ def test_where_an_exit_that_is_not_there_stands_makes_no_other_network() -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("space", _both(), ids=lambda s: s.family)
-def test_exits_change_no_answer_of_the_end(space: SearchSpace, task: Signature) -> None:
+@pytest.mark.parametrize("space", _exit_spaces(), ids=lambda s: s.family)
+def test_exits_do_not_change_final_outputs(space: SearchSpace, task: Signature) -> None:
     family = families.family_of(space)
     genotype = space.largest()
     lowered = annotations.lower(family, space, genotype, task)
@@ -116,24 +114,22 @@ def test_exits_change_no_answer_of_the_end(space: SearchSpace, task: Signature) 
         assert every.shape == (len(lowered.outputs), 3, task.n_outputs)
         assert torch.equal(every[-1], plain(images))
         assert torch.equal(copy.deepcopy(network)(images, every=True), every)
-    # An exit answers what its mean and its linear layer say of the end of its stage.
-    found: dict[str, torch.Tensor] = {}
+    # The outputs of an exit: mean and linear layer on the outputs of its stage.
+    captured: dict[str, torch.Tensor] = {}
     name = lowered.exits[0].replace("classifier", "pool")
     stage = next(node.inputs[0] for node in lowered if node.name == name)
     hook = network.get_submodule(stage).register_forward_hook(
-        lambda module, args, out: found.update(x=out.clone())
+        lambda module, args, out: captured.update(x=out.clone())
     )
     with torch.inference_mode():
         network(images)
         head = network.get_submodule(lowered.exits[0])
-        assert torch.allclose(head(found["x"].mean((2, 3))), every[0], atol=1e-6)
+        assert torch.allclose(head(captured["x"].mean((2, 3))), every[0], atol=1e-6)
     hook.remove()
 
 
-@pytest.mark.parametrize("space", [*_both(), _to_one_pixel()], ids=lambda s: s.name)
-def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
-    space: SearchSpace, task: Signature
-) -> None:
+@pytest.mark.parametrize("space", [*_exit_spaces(), _to_one_pixel()], ids=lambda s: s.name)
+def test_tflite_segments_equal_whole_network_exactly(space: SearchSpace, task: Signature) -> None:
     family, rng = families.family_of(space), random.Random(2)
     drawn = {name: rng.choice(options) for name, options in space.choices.items()}
     genotype = space.genotype({**drawn, "exits.0.active": 1})
@@ -154,7 +150,7 @@ def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
     whole = LiteRTSession(write_tflite(int8.subnetwork(without_exits(lowered)))).run(images.numpy())
     assert np.array_equal(outputs[:, -1], whole)
     assert np.ptp(whole) > 0
-    # And with all its outputs in one file, of which exits are the first.
+    # One file with all outputs, exits first.
     every = LiteRTSession(write_tflite(int8)).outputs(images.numpy())
     assert all(np.array_equal(outputs[:, i], each) for i, each in enumerate(every))
     with torch.inference_mode():
@@ -164,8 +160,8 @@ def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
         assert error < 0.05
 
 
-@pytest.mark.parametrize("space", [*_both(), _to_one_pixel()], ids=lambda s: s.name)
-def test_onnx_segments_in_a_row_are_the_whole_network(space: SearchSpace, task: Signature) -> None:
+@pytest.mark.parametrize("space", [*_exit_spaces(), _to_one_pixel()], ids=lambda s: s.name)
+def test_onnx_segments_equal_whole_network(space: SearchSpace, task: Signature) -> None:
     family, rng = families.family_of(space), random.Random(3)
     drawn = {name: rng.choice(options) for name, options in space.choices.items()}
     genotype = space.genotype({**drawn, "exits.0.active": 1})
@@ -185,8 +181,8 @@ def test_onnx_segments_in_a_row_are_the_whole_network(space: SearchSpace, task: 
     ]
     with torch.inference_mode():
         real = network(images, every=True).numpy()
-    found = SequentialSegments(row).run(images.numpy()).transpose(1, 0, 2)
-    assert np.abs(found - real).max() < 1e-4 * np.abs(real).max()
+    result = SequentialSegments(row).run(images.numpy()).transpose(1, 0, 2)
+    assert np.abs(result - real).max() < 1e-4 * np.abs(real).max()
 
 
 REFUSED = [
@@ -199,18 +195,18 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("said", "words"), REFUSED)
-def test_what_makes_no_exits_is_refused(
-    small: SearchSpace, said: dict[str, Option], words: str
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_invalid_exits_are_refused(
+    small: SearchSpace, options: dict[str, Option], message: str
 ) -> None:
-    choices = {name: options for name, options in small.choices.items() if name not in said}
-    space = replace(small, choices=choices, fixed={**small.fixed, **said})
-    with pytest.raises(SpaceError) as refused:
+    choices = {n: values for n, values in small.choices.items() if n not in options}
+    space = replace(small, choices=choices, fixed={**small.fixed, **options})
+    with pytest.raises(SpaceError) as error:
         families.family_of(space)
-    assert words in str(refused.value)
+    assert message in str(error.value)
 
 
-def test_exits_are_in_order(small: SearchSpace) -> None:
+def test_exits_must_be_in_order(small: SearchSpace) -> None:
     space = spaces.load_space(spaces.find("mbconv_exits"))
     swapped = replace(space, choices={**space.choices, "exits.0.at": (1,), "exits.1.at": (0,)})
     with pytest.raises(SpaceError, match="after the stages of earlier exits"):
@@ -221,12 +217,12 @@ def test_exits_are_in_order(small: SearchSpace) -> None:
         families.family_of(behind)
 
 
-def test_a_place_that_may_not_count_says_so() -> None:
+def test_error_for_missing_condition_of_exit_gives_it() -> None:
     with pytest.raises(SpaceError, match=r"add when: {at: {active: \[1\]}}"):
         families.family_of(replace(_resnet(), when={}))
 
 
-def test_a_target_that_runs_no_segments_refuses_exits(small: SearchSpace, npu: Target) -> None:
+def test_target_without_segments_refuses_exits(small: SearchSpace, npu: Target) -> None:
     by_name, task = {small.name: families.family_of(small)}, Signature(1, 10)
     Networks(npu, small, by_name, task)
     with pytest.raises(

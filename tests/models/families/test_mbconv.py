@@ -13,12 +13,12 @@ from hwnas.models.graph import Signature
 from hwnas.models.spaces import Genotype, Option, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import few_of, space_yaml
-from tests.models.families.contract import FewOrMany
+from tests.models.families.contract import SizedFamilyContract
 
 HERE = Path(__file__).parent
 
 
-class TestMBConv(FewOrMany):
+class TestMBConv(SizedFamilyContract):
     @pytest.fixture
     def family(self) -> Family:
         return families.get("mbconv")
@@ -28,7 +28,7 @@ class TestMBConv(FewOrMany):
         return spaces.load_space(spaces.find(request.param))
 
 
-class TestKindsOfBlocks(FewOrMany):
+class TestKindsOfBlocks(SizedFamilyContract):
     @pytest.fixture
     def family(self) -> Family:
         return families.get("mbconv")
@@ -39,7 +39,7 @@ class TestKindsOfBlocks(FewOrMany):
 
 
 class TestLargeMBConv(FamilyContract):
-    """Few genotypes, at the lowest resolution: for speed."""
+    """Few genotypes at the lowest resolution, for speed."""
 
     @pytest.fixture
     def family(self) -> Family:
@@ -98,7 +98,7 @@ def _change(name: str, value: Any, where: str = "fixed") -> dict[str, Any]:
         (_change("stages.0.blocks.1.expansion", None, "choices"), "'expansion' for all blocks"),
     ],
 )
-def test_space_that_is_not_of_the_family_is_refused(
+def test_invalid_space_is_refused(
     tiny: SearchSpace, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     raw = copy.deepcopy(space_yaml(tiny))
@@ -112,9 +112,7 @@ def test_space_that_is_not_of_the_family_is_refused(
         families.get("mbconv").check(spaces.load_space(path))
 
 
-def test_value_of_the_block_counts_before_those_of_its_stage_and_of_the_space(
-    tmp_path: Path, task: Signature
-) -> None:
+def test_values_of_blocks_override_stages_and_space(tmp_path: Path, task: Signature) -> None:
     path = tmp_path / "levels.yaml"
     path.write_text(
         """
@@ -146,7 +144,7 @@ def test_unknown_family_is_refused() -> None:
         families.get("mbconf")
 
 
-def test_widths_of_the_shipped_space_are_and_are_not_multiples_of_the_npu_blocks(
+def test_widths_include_multiples_and_others_of_npu_blocks(
     small: SearchSpace,
 ) -> None:
     widths = {w for n, o in small.choices.items() if n.endswith(".width") for w in o}
@@ -156,9 +154,7 @@ def test_widths_of_the_shipped_space_are_and_are_not_multiples_of_the_npu_blocks
     assert all(kinds.values())
 
 
-def test_stride_two_on_even_and_odd_sizes_lowers_to_what_torch_computes(
-    small: SearchSpace, task: Signature
-) -> None:
+def test_stride_two_occurs_on_even_and_odd_sizes(small: SearchSpace, task: Signature) -> None:
     family = families.get("mbconv")
     sizes = {
         node.op.in_shape[1] % 2
@@ -172,4 +168,4 @@ def test_stride_two_on_even_and_odd_sizes_lowers_to_what_torch_computes(
         )
         if node.op.stride == 2
     }
-    assert sizes == {0, 1}  # both occur, and the contract compares their shapes with torch's
+    assert sizes == {0, 1}  # the contract compares their shapes with those of torch

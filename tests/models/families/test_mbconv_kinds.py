@@ -1,4 +1,4 @@
-"""Kinds of blocks beside inverted residuals, multipliers, and the spaces that have them."""
+"""Kinds of blocks other than inverted residuals, multipliers, and their spaces."""
 
 import random
 import re
@@ -39,50 +39,50 @@ def kinds() -> SearchSpace:
     return spaces.load_space(HERE / "kinds.yaml")
 
 
-def _alone(**changes: Option) -> SearchSpace:
-    """Return a space of one network of two stages of one block."""
+def _single_network(**changes: Option) -> SearchSpace:
+    """Return a space of one network: two stages of one block each."""
     fixed: dict[str, Option] = {"resolution": 12, "kind": "plain", "kernel": 3, "expansion": 1}
     fixed |= {"activation": "relu", "stem.width": 16, "stem.kernel": 3, "stem.stride": 1}
     for stage in range(2):
         fixed |= {f"stages.{stage}.depth": 1, f"stages.{stage}.width": 16 << stage}
         fixed[f"stages.{stage}.stride"] = stage + 1
     fixed |= {"head.width": 0} | changes
-    found = SearchSpace("alone", "mbconv", {}, fixed)
-    MBCONV.check(found)
-    return found
+    space = SearchSpace("alone", "mbconv", {}, fixed)
+    MBCONV.check(space)
+    return space
 
 
-def _lowered(found: SearchSpace) -> dict[str, str]:
-    nodes = MBCONV.lower(found, found.largest(), Signature(1, 10))
+def _lowered(space: SearchSpace) -> dict[str, str]:
+    nodes = MBCONV.lower(space, space.largest(), Signature(1, 10))
     return {node.name: str(node.op).removesuffix(" int8 b1") for node in nodes}
 
 
-def test_residual_blocks_of_expansion_1_are_those_of_the_family_of_residual_networks() -> None:
-    found = _alone(kind="residual")
-    fixed = {name: v for name, v in found.fixed.items() if name not in ("kind", "head.width")}
+def test_residual_blocks_match_resnet_family() -> None:
+    space = _single_network(kind="residual")
+    fixed = {name: v for name, v in space.fixed.items() if name not in ("kind", "head.width")}
     other = SearchSpace("alone", "resnet", {}, {**fixed, "block": "basic", "stem.pool": 0})
-    theirs = families.get("resnet").lower(other, other.largest(), Signature(1, 10))
-    assert [*_lowered(found).values()] == [str(n.op).removesuffix(" int8 b1") for n in theirs]
+    resnet_nodes = families.get("resnet").lower(other, other.largest(), Signature(1, 10))
+    assert [*_lowered(space).values()] == [str(n.op).removesuffix(" int8 b1") for n in resnet_nodes]
 
 
-def test_sum_of_a_residual_block_becomes_part_of_its_last_convolution() -> None:
-    found = _alone(kind="residual")
+def test_residual_sum_is_fused_into_last_convolution() -> None:
+    space = _single_network(kind="residual")
     nodes = {
-        n.name: n for n in fuse(MBCONV.lower(found, found.largest(), Signature(1, 10)), "float32")
+        n.name: n for n in fuse(MBCONV.lower(space, space.largest(), Signature(1, 10)), "float32")
     }
     first, second = nodes["stages.0.blocks.0.second"], nodes["stages.1.blocks.0.second"]
     assert first.op.kind == second.op.kind == "conv2d+bn+add+relu"
-    assert first.inputs[-1] == "stem"  # the shape is the same: no projection
+    assert first.inputs[-1] == "stem"  # equal shapes: no projection
     assert second.inputs[-1] == "stages.1.blocks.0.shortcut"
 
 
 def test_operators_of_each_kind() -> None:
-    separable = _lowered(_alone(kind="separable"))
+    separable = _lowered(_single_network(kind="separable"))
     assert separable["stages.1.blocks.0.depthwise"] == "conv2d+bn+relu 16x12x12->16x6x6 k3 s2 g16"
     assert separable["stages.1.blocks.0.pointwise"] == "conv2d+bn+relu 16x6x6->32x6x6 k1 s1 g1"
-    plain = _lowered(_alone(kind="plain"))
+    plain = _lowered(_single_network(kind="plain"))
     assert plain["stages.1.blocks.0.conv"] == "conv2d+bn+relu 16x12x12->32x6x6 k3 s2 g1"
-    wide = _lowered(_alone(kind="residual", expansion=2))
+    wide = _lowered(_single_network(kind="residual", expansion=2))
     assert wide["stages.1.blocks.0.first"] == "conv2d+bn+relu 16x12x12->64x6x6 k3 s2 g1"
     assert wide["stages.1.blocks.0.shortcut"] == "conv2d+bn 16x12x12->32x6x6 k1 s2 g1"
     assert wide["pool"] == "mean 32x6x6->32x1x1 k1 s1 g1"
@@ -90,10 +90,10 @@ def test_operators_of_each_kind() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TARGETS)
-def test_kinds_run_on_npus_and_on_nothing_else(kind: str, name: str) -> None:
+def test_kinds_run_entirely_on_npus(kind: str, name: str) -> None:
     for expansion in (1, 2):
-        found = _alone(kind=kind, expansion=expansion, se=0.25)
-        lowered = MBCONV.lower(found, found.largest(), Signature(3, 10))
+        space = _single_network(kind=kind, expansion=expansion, se=0.25)
+        lowered = MBCONV.lower(space, space.largest(), Signature(3, 10))
         cost = compile_tflite(
             write_tflite(random_int8_network(lowered)), lowered, target(name)
         ).cost
@@ -104,11 +104,11 @@ def test_kinds_run_on_npus_and_on_nothing_else(kind: str, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shipped", ["dense_small", "cpu_small"])
-def test_random_networks_of_the_shipped_spaces_run_on_npus(shipped: str, name: str) -> None:
-    found, rng = spaces.load_space(spaces.find(shipped)), random.Random(1)
-    MBCONV.check(found)
-    for genotype in [found.smallest(), *(found.sample(rng) for _ in range(8))]:
-        lowered = MBCONV.lower(found, genotype, Signature(3, 10))
+def test_random_networks_of_shipped_spaces_run_on_npus(shipped: str, name: str) -> None:
+    space, rng = spaces.load_space(spaces.find(shipped)), random.Random(1)
+    MBCONV.check(space)
+    for genotype in [space.smallest(), *(space.sample(rng) for _ in range(8))]:
+        lowered = MBCONV.lower(space, genotype, Signature(3, 10))
         cost = compile_tflite(
             write_tflite(random_int8_network(lowered)), lowered, target(name)
         ).cost
@@ -119,18 +119,18 @@ def test_random_networks_of_the_shipped_spaces_run_on_npus(shipped: str, name: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_int8_of_each_kind_is_computed_as_onnxruntime_does(kind: str) -> None:
-    found = _alone(kind=kind)
-    _, lowered, network = quantised(found, found.largest(), Signature(1, 10))
+def test_int8_outputs_of_each_kind_match_onnxruntime(kind: str) -> None:
+    space = _single_network(kind=kind)
+    _, lowered, network = quantised(space, space.largest(), Signature(1, 10))
     images = np.random.default_rng(0).normal(size=(20, 1, 12, 12)).astype(np.float32)
     difference = LiteRTSession(write_tflite(network)).run(images) - oracle(network)(images)
     assert np.abs(difference).max() / network.ops[-1].out.scale <= 1.001
     assert len(network.ops) == len(lowered)
 
 
-def test_int8_of_hardswish_behind_a_sum_is_close_to_the_network() -> None:
-    found = _alone(kind="residual", activation="hardswish")
-    network, lowered, int8 = quantised(found, found.largest(), Signature(1, 10))
+def test_int8_hardswish_after_sum_is_accurate() -> None:
+    space = _single_network(kind="residual", activation="hardswish")
+    network, lowered, int8 = quantised(space, space.largest(), Signature(1, 10))
     assert {op.node.name for op in int8.ops if op.inner and op.node.op.base == "add"}
     images = torch.randn(20, *lowered[0].op.in_shape)
     with torch.no_grad():
@@ -139,13 +139,13 @@ def test_int8_of_hardswish_behind_a_sum_is_close_to_the_network() -> None:
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_baselines_are_a_few_networks_that_an_npu_runs(name: str) -> None:
-    found = spaces.load_space(spaces.find(f"baselines/{name}"))
-    MBCONV.check(found)
-    assert 6 <= found.n_genotypes() <= 16
+def test_baselines_run_on_npu(name: str) -> None:
+    space = spaces.load_space(spaces.find(f"baselines/{name}"))
+    MBCONV.check(space)
+    assert 6 <= space.n_genotypes() <= 16
     sizes = []
-    for genotype in (found.smallest(), found.largest()):
-        lowered = MBCONV.lower(found, genotype, Signature(1, 10))
+    for genotype in (space.smallest(), space.largest()):
+        lowered = MBCONV.lower(space, genotype, Signature(1, 10))
         cost = compile_tflite(
             write_tflite(random_int8_network(lowered)), lowered, target("npu")
         ).cost
@@ -155,26 +155,26 @@ def test_baselines_are_a_few_networks_that_an_npu_runs(name: str) -> None:
     assert sizes[1][1] > 10 * sizes[0][1]
 
 
-def test_resnet_8_has_the_size_that_is_published() -> None:
-    """MLPerf Tiny's has 78666 parameters before batch norm is folded, of images of three colours.
+def test_resnet_8_has_published_size() -> None:
+    """MLPerf Tiny: 78666 parameters before folding of batch norm, for three channels.
 
     Source: https://github.com/mlcommons/tiny, benchmark/training/image_classification.
     """
-    found = spaces.load_space(spaces.find("baselines/resnet8"))
+    space = spaces.load_space(spaces.find("baselines/resnet8"))
     options = {"resolution": 28, "width_multiplier": 1.0, "stem.stride": 1}
-    lowered = MBCONV.lower(found, found.genotype(options), Signature(3, 10))
+    lowered = MBCONV.lower(space, space.genotype(options), Signature(3, 10))
     scales = sum(node.op.out_shape[0] for node in lowered if "bn" in node.op.fused)
     assert n_params(lowered) + scales == pytest.approx(78666, rel=0.01)
 
 
-def test_dense_small_holds_resnet_8_of_three_sizes() -> None:
-    found = spaces.load_space(spaces.find("dense_small"))
+def test_dense_small_contains_resnet_8_of_five_widths() -> None:
+    space = spaces.load_space(spaces.find("dense_small"))
     for width in (8, 16, 24, 32, 48):
-        options: dict[str, Option] = {name: o[0] for name, o in found.choices.items()}
-        options |= {name: "residual" for name in found.choices if name.endswith(".kind")}
+        options: dict[str, Option] = {name: o[0] for name, o in space.choices.items()}
+        options |= {name: "residual" for name in space.choices if name.endswith(".kind")}
         options |= {"stem.width": width, "stem.stride": 1, "stages.0.stride": 1}
         options |= {f"stages.{stage}.width": width << stage for stage in range(3)}
-        blocks = dimensions(found, found.genotype(options)).blocks
+        blocks = dimensions(space, space.genotype(options)).blocks
         assert [block.c_mid for block in blocks] == [width, 2 * width, 4 * width]
         assert [block.residual for block in blocks] == [True, False, False]
 
@@ -183,15 +183,15 @@ def test_dense_small_holds_resnet_8_of_three_sizes() -> None:
     ("width", "multiplier", "expected"),
     [(16, 1, 16), (12, 1.0, 12), (0, 0.5, 0), (16, 0.25, 8), (24, 0.75, 24), (32, 0.75, 24)],
 )
-def test_widths_are_scaled_as_mobile_nets_are(width: int, multiplier: float, expected: int) -> None:
-    """24 * 0.75 = 18 is nearest to 16, which is below nine tenths of it."""
+def test_widths_are_scaled_as_in_mobilenet(width: int, multiplier: float, expected: int) -> None:
+    """24 * 0.75 = 18 is rounded up to 24: 16 would be less than 90 % of it."""
     assert scale_width(width, multiplier) == expected
 
 
-def test_multipliers_scale_all_widths_and_depths_of_a_network() -> None:
-    found = spaces.load_space(HERE / "scaled.yaml")
+def test_multipliers_scale_all_widths_and_depths() -> None:
+    space = spaces.load_space(HERE / "scaled.yaml")
     chosen = {"resolution": 12, "width_multiplier": 1.5, "depth_multiplier": 1.4}
-    dims = dimensions(found, found.genotype(chosen))
+    dims = dimensions(space, space.genotype(chosen))
     assert (dims.stem_width, dims.head.width, dims.head.features) == (24, 64, 72)
     assert [block.name for block in dims.blocks] == [
         f"stages.{stage}.blocks.{index}"
@@ -202,7 +202,7 @@ def test_multipliers_scale_all_widths_and_depths_of_a_network() -> None:
     assert dims.blocks[-1].c_se == 24
 
 
-def test_supernets_and_networks_cope_with_absent_choices(kinds: SearchSpace) -> None:
+def test_supernet_supports_absent_choices(kinds: SearchSpace) -> None:
     torch.manual_seed(0)
     supernet = MBCONV.supernet(kinds, Signature(1, 10))
     plain: dict[str, Option] = {name: options[-1] for name, options in kinds.choices.items()}
@@ -211,21 +211,19 @@ def test_supernets_and_networks_cope_with_absent_choices(kinds: SearchSpace) -> 
     images = torch.randn(2, 1, 11, 11)
     supernet.module.eval()
     with torch.no_grad():
-        found = supernet.extract(genotype)(images)
-        assert torch.equal(found, supernet.forward(images, genotype))
+        outputs = supernet.extract(genotype)(images)
+        assert torch.equal(outputs, supernet.forward(images, genotype))
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [("kernel", 5), ("expansion", 4), ("kind", "fused"), ("activation", "relu6")]
 )
-def test_blocks_that_a_multiplier_adds_are_like_those_of_their_stage(
-    key: str, value: Option
-) -> None:
-    fixed = {**_alone().fixed, "stem.activation": "relu", "head.activation": "relu"}
+def test_blocks_added_by_multiplier_equal_those_of_stage(key: str, value: Option) -> None:
+    fixed = {**_single_network().fixed, "stem.activation": "relu", "head.activation": "relu"}
     fixed |= {"kind": "inverted", "stages.0.depth": 2, "stages.0.blocks.0." + key: value}
-    found = SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.5})
-    MBCONV.check(found)
-    blocks = dimensions(found, found.largest()).blocks
+    space = SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.5})
+    MBCONV.check(space)
+    blocks = dimensions(space, space.largest()).blocks
     assert [getattr(block, key) == value for block in blocks] == [True, False, False, False, False]
     del fixed[key]
     fixed |= {f"stages.{stage}.blocks.{index}.{key}": value for stage, index in ((0, 1), (1, 0))}
@@ -234,21 +232,23 @@ def test_blocks_that_a_multiplier_adds_are_like_those_of_their_stage(
         MBCONV.check(SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.5}))
 
 
-def _some_kinds(fixed: dict[str, Option], **choices: tuple[Option, ...]) -> SearchSpace:
-    """Return a space where the kernel of the first stage counts for separable blocks alone."""
+def _space_with_kinds(fixed: dict[str, Option], **choices: tuple[Option, ...]) -> SearchSpace:
+    """Return a space where the kernel of the first stage applies to separable blocks only."""
     kinds = {f"stages.{stage}.blocks.0.kind": KINDS for stage in range(2)}
     chosen = {**kinds, "stages.0.blocks.0.kernel": (3, 7), **choices}
-    base = {n: v for n, v in _alone().fixed.items() if n not in ("kind", "kernel", *chosen)}
+    base = {
+        n: v for n, v in _single_network().fixed.items() if n not in ("kind", "kernel", *chosen)
+    }
     when = {"kernel": {"kind": ("separable",)}}
     return SearchSpace("some", "mbconv", chosen, {**base, **fixed}, when)
 
 
-def _check_subnet(found: SearchSpace, genotype: Genotype) -> None:
-    """Check that shared weights are those of a network as it is built."""
+def _check_subnet(space: SearchSpace, genotype: Genotype) -> None:
+    """Check that an extracted network equals a built one in shapes and outputs."""
     torch.manual_seed(0)
-    supernet = MBCONV.supernet(found, Signature(1, 10))
+    supernet = MBCONV.supernet(space, Signature(1, 10))
     extracted, images = supernet.extract(genotype), torch.randn(2, 1, 12, 12)
-    built = MBCONV.build(found, genotype, Signature(1, 10))
+    built = MBCONV.build(space, genotype, Signature(1, 10))
     shapes = [{n: t.shape for n, t in m.state_dict().items()} for m in (extracted, built)]
     assert shapes[0] == shapes[1]
     torch.testing.assert_close(extracted(images), supernet.forward(images, genotype))
@@ -256,36 +256,36 @@ def _check_subnet(found: SearchSpace, genotype: Genotype) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("found", "kernels"),
+    ("space", "kernels"),
     [
-        (_some_kinds({"stages.1.kernel": 5}), (3, 5)),
-        (_some_kinds({"kernel": 5}), (5, 5)),
-        (_some_kinds({}, kernel=(5, 9)), (9, 9)),
+        (_space_with_kinds({"stages.1.kernel": 5}), (3, 5)),
+        (_space_with_kinds({"kernel": 5}), (5, 5)),
+        (_space_with_kinds({}, kernel=(5, 9)), (9, 9)),
     ],
 )
-def test_weights_are_shared_for_the_kernels_that_a_kind_has(
-    found: SearchSpace, kernels: tuple[int, int], kind: str
+def test_shared_weights_have_kernels_of_kind(
+    space: SearchSpace, kernels: tuple[int, int], kind: str
 ) -> None:
-    MBCONV.check(found)
-    largest = {name: options[-1] for name, options in found.choices.items()}
-    genotype = found.genotype({**largest, **{n: kind for n in largest if n.endswith(".kind")}})
-    dims = dimensions(found, genotype)
+    MBCONV.check(space)
+    largest = {name: options[-1] for name, options in space.choices.items()}
+    genotype = space.genotype({**largest, **{n: kind for n in largest if n.endswith(".kind")}})
+    dims = dimensions(space, genotype)
     first = 7 if kind == "separable" else kernels[0]
     assert [block.kernel for block in dims.blocks] == [first, kernels[1]]
-    _check_subnet(found, genotype)
+    _check_subnet(space, genotype)
 
 
 @pytest.mark.parametrize("kind", ["inverted", "fused", "residual"])
 @pytest.mark.parametrize(("key", "value"), [("expansion", 4), ("se", 0.5)])
-def test_weights_are_shared_for_what_counts_where_a_choice_does_not(
+def test_shared_weights_use_fixed_value_of_inactive_choice(
     key: str, value: Option, kind: str
 ) -> None:
     choices: dict[str, tuple[Option, ...]] = {"stages.0.blocks.0.kind": ("inverted", kind)}
     choices[f"stages.0.blocks.0.{key}"] = {"expansion": (1, 2), "se": (0, 0.25)}[key]
-    fixed = {**_alone(kind="inverted", expansion=2).fixed, key: value}
-    found = SearchSpace("some", "mbconv", choices, fixed, {key: {"kind": ("inverted",)}})
-    MBCONV.check(found)
-    _check_subnet(found, found.genotype({n: options[-1] for n, options in choices.items()}))
+    fixed = {**_single_network(kind="inverted", expansion=2).fixed, key: value}
+    space = SearchSpace("some", "mbconv", choices, fixed, {key: {"kind": ("inverted",)}})
+    MBCONV.check(space)
+    _check_subnet(space, space.genotype({n: options[-1] for n, options in choices.items()}))
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_weights_are_shared_for_what_counts_where_a_choice_does_not(
         ({"fixed": {"width_multiplier": "wide"}}, "numbers above 0"),
     ],
 )
-def test_space_with_choices_without_effect_is_refused(
+def test_choices_without_effect_are_refused(
     tmp_path: Path, parts: dict[str, Any], message: str
 ) -> None:
     raw = yaml.safe_load((HERE / "kinds.yaml").read_text())
@@ -358,62 +358,67 @@ def test_recommended_condition_is_accepted(tmp_path: Path, when: dict[str, Any])
         ({"stages.0.blocks.0.kind": "fused"}, {"expansion": (1, 2)}, ""),
     ],
 )
-def test_choice_that_no_block_reads_is_refused(
+def test_choice_without_matching_block_is_refused(
     fixed: dict[str, Option], choices: dict[str, tuple[Option, ...]], message: str
 ) -> None:
-    said = {name: value for name, value in _alone().fixed.items() if name not in choices}
-    found = SearchSpace("alone", "mbconv", choices, {**said, **fixed})
+    defaults = {
+        name: value for name, value in _single_network().fixed.items() if name not in choices
+    }
+    space = SearchSpace("alone", "mbconv", choices, {**defaults, **fixed})
     if not message:
-        return MBCONV.check(found)
+        return MBCONV.check(space)
     with pytest.raises(SpaceError, match=message) as error:
-        MBCONV.check(found)
+        MBCONV.check(space)
     assert "\n" not in str(error.value)
 
 
 _PLACES = ("", "stages.0.", "stages.0.blocks.0.")
-_SAID = (None, "plain", "fused", ("plain", "fused"))  # of a kind: nothing, one, or a choice
+_KIND_VALUES = (None, "plain", "fused", ("plain", "fused"))  # of a kind: none, fixed or a choice
 
 
 def _nested(kinds: Sequence[Any], place: str, when: When) -> SearchSpace:
-    """Return a space of two blocks, with a choice of their expansion, and kinds at any place."""
+    """Return a space of two blocks with a choice of expansion, and kinds at each level."""
     choices: dict[str, tuple[Option, ...]] = {f"{place}expansion": (1, 2)}
-    fixed = {n: v for n, v in _alone().fixed.items() if n != "kind" and n not in choices}
+    fixed = {n: v for n, v in _single_network().fixed.items() if n != "kind" and n not in choices}
     fixed |= {"stages.0.depth": 2, "stages.1.kind": "plain"}
-    for where, said in zip(_PLACES, kinds, strict=True):
-        choices |= {f"{where}kind": said} if isinstance(said, tuple) else {}
-        fixed |= {f"{where}kind": said} if isinstance(said, str) else {}
+    for where, value in zip(_PLACES, kinds, strict=True):
+        choices |= {f"{where}kind": value} if isinstance(value, tuple) else {}
+        fixed |= {f"{where}kind": value} if isinstance(value, str) else {}
     return SearchSpace("nested", "mbconv", choices, fixed, when)
 
 
-def _idle(found: SearchSpace, name: str) -> list[Option]:
-    """Return with which options of the kind closest to a choice it changes no network."""
-    of, changed = closest(found.choices, name.rpartition(".")[0], "kind"), dict[Option, bool]()
-    for row in product(*found.choices.values()):
-        said = found.genotype(dict(zip(found.choices, row, strict=True))).to_dict()
-        if name in said and of in said:
-            one, other = (found.genotype({**said, name: option}) for option in (1, 2))
+def _kinds_without_effect(space: SearchSpace, name: str) -> list[Option]:
+    """Return the options of the closest kind with which a choice changes no network."""
+    kind_name, changed = (
+        closest(space.choices, name.rpartition(".")[0], "kind"),
+        dict[Option, bool](),
+    )
+    for row in product(*space.choices.values()):
+        assignment = space.genotype(dict(zip(space.choices, row, strict=True))).to_dict()
+        if name in assignment and kind_name in assignment:
+            one, other = (space.genotype({**assignment, name: option}) for option in (1, 2))
             changes = any(
                 a.kind != "plain" and a != b
-                for a, b in zip(*(dimensions(found, g).blocks for g in (one, other)), strict=True)
+                for a, b in zip(*(dimensions(space, g).blocks for g in (one, other)), strict=True)
             )
-            changed[said[of]] = changes or changed.get(said[of], False)
+            changed[assignment[kind_name]] = changes or changed.get(assignment[kind_name], False)
     return [option for option, changes in changed.items() if not changes]
 
 
 @pytest.mark.parametrize("place", _PLACES)
 @pytest.mark.parametrize("when", [{}, {"expansion": {"kind": ("fused",)}}])
-def test_choice_is_refused_exactly_where_it_changes_no_network(place: str, when: When) -> None:
+def test_choice_is_refused_exactly_if_without_effect(place: str, when: When) -> None:
     refused, name = set(), f"{place}expansion"
-    for kinds in product(_SAID, repeat=3):
-        found, why = _nested(kinds, place, when), ""
+    for kinds in product(_KIND_VALUES, repeat=3):
+        space, message = _nested(kinds, place, when), ""
         try:
-            MBCONV.check(found)
+            MBCONV.check(space)
         except SpaceError as error:
-            why = str(error)
-        if why and "no effect if" not in why:
-            continue  # of a name that nothing reads
-        idle = _idle(found, name)
-        assert bool(why) == bool(idle), (kinds, why, idle)
-        assert all(f"'{name}' has no effect if" in why for _ in idle)
-        refused |= {bool(idle)}
+            message = str(error)
+        if message and "no effect if" not in message:
+            continue  # a name that no block reads
+        without_effect = _kinds_without_effect(space, name)
+        assert bool(message) == bool(without_effect), (kinds, message, without_effect)
+        assert all(f"'{name}' has no effect if" in message for _ in without_effect)
+        refused |= {bool(without_effect)}
     assert refused == ({False} if when else {True, False})

@@ -1,6 +1,6 @@
-"""Weights of Once-for-all's MobileNetV3: outputs of any subnet, against its published definition.
+"""Weights of Once-for-all's MobileNetV3: outputs of subnets compared with its definition.
 
-The reference below computes a subnet from the state dict alone, one function a layer.
+The reference below computes a subnet from the state dict alone, one function per layer.
 """
 
 import random
@@ -39,19 +39,19 @@ def ofa() -> SearchSpace:
 
 @pytest.fixture(scope="module")
 def state() -> State:
-    """Return random weights under the names that Once-for-all's checkpoints have."""
-    rng, found = torch.Generator().manual_seed(0), State()
+    """Return random weights with the names of Once-for-all's checkpoints."""
+    rng, weights = torch.Generator().manual_seed(0), State()
 
     def put(name: str, *shape: int) -> None:
         scale = (2 / max(1, torch.Size(shape[1:]).numel())) ** 0.5
-        found[name] = torch.randn(*shape, generator=rng) * scale
+        weights[name] = torch.randn(*shape, generator=rng) * scale
 
     def norm(name: str, channels: int) -> None:
-        found[f"{name}.weight"] = 0.5 + torch.rand(channels, generator=rng)
-        found[f"{name}.bias"] = 0.1 * torch.randn(channels, generator=rng)
-        found[f"{name}.running_mean"] = 0.1 * torch.randn(channels, generator=rng)
-        found[f"{name}.running_var"] = 0.5 + torch.rand(channels, generator=rng)
-        found[f"{name}.num_batches_tracked"] = torch.tensor(7)
+        weights[f"{name}.weight"] = 0.5 + torch.rand(channels, generator=rng)
+        weights[f"{name}.bias"] = 0.1 * torch.randn(channels, generator=rng)
+        weights[f"{name}.running_mean"] = 0.1 * torch.randn(channels, generator=rng)
+        weights[f"{name}.running_var"] = 0.5 + torch.rand(channels, generator=rng)
+        weights[f"{name}.num_batches_tracked"] = torch.tensor(7)
 
     put("first_conv.conv.weight", STEM, 3, 3, 3)
     norm("first_conv.bn", STEM)
@@ -70,7 +70,7 @@ def state() -> State:
             for size, smaller in ((7, 5), (5, 3)):
                 eye = torch.eye(smaller**2)
                 noise = 0.05 * torch.randn(eye.shape, generator=rng)
-                found[f"{block}.depth_conv.conv.{size}to{smaller}_matrix"] = eye + noise
+                weights[f"{block}.depth_conv.conv.{size}to{smaller}_matrix"] = eye + noise
             norm(f"{block}.depth_conv.bn.bn", mid)
             if GATED[stage]:
                 reduced = _divisible(mid // 4)
@@ -86,7 +86,7 @@ def state() -> State:
     put("feature_mix_layer.conv.weight", 1280, 960, 1, 1)
     put("classifier.linear.weight", 1000, 1280)
     put("classifier.linear.bias", 1000)
-    return found
+    return weights
 
 
 def _norm(x: Tensor, s: State, name: str) -> Tensor:
@@ -119,7 +119,7 @@ def _gate(x: Tensor, s: State, name: str) -> Tensor:
 
 
 def reference(s: State, values: dict[str, Any], x: Tensor) -> Tensor:
-    """Return the logits of the subnet that a genotype's values describe."""
+    """Return the logits of the subnet of a genotype."""
     x = F.hardswish(_norm(F.conv2d(x, s["first_conv.conv.weight"], None, 2, 1), s, "first_conv.bn"))
     first, y = "blocks.0.mobile_inverted_conv", x
     y = F.conv2d(y, s[f"{first}.depth_conv.conv.weight"], None, 1, 1, 1, STEM)
@@ -150,41 +150,41 @@ def reference(s: State, values: dict[str, Any], x: Tensor) -> Tensor:
     return F.linear(x, s["classifier.linear.weight"], s["classifier.linear.bias"])
 
 
-def _small(ofa: SearchSpace, seed: int) -> Genotype:
-    """Return a genotype of the lowest resolution, for speed."""
+def _small_genotype(ofa: SearchSpace, seed: int) -> Genotype:
+    """Return a genotype with the lowest resolution, for speed."""
     ends = {-2: ofa.smallest(), -1: ofa.largest()}
     drawn = ends.get(seed) or ofa.sample(random.Random(seed))
-    return ofa.genotype({**_all(ofa), **drawn.to_dict(), "resolution": 128})
+    return ofa.genotype({**_first_options(ofa), **drawn.to_dict(), "resolution": 128})
 
 
-def _all(ofa: SearchSpace) -> dict[str, Any]:
+def _first_options(ofa: SearchSpace) -> dict[str, Any]:
     return {name: options[0] for name, options in ofa.choices.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", ["as trained", "newer"])
-def test_any_subnet_has_the_outputs_of_the_checkpoint(
+def test_subnets_have_outputs_of_checkpoint(
     ofa: SearchSpace, state: State, tmp_path: Path, names: str
 ) -> None:
     path = tmp_path / "ofa.pth"
-    saved = state if names == "as trained" else _newer(state)
+    saved = state if names == "as trained" else _rename_weights(state)
     torch.save({"state_dict": saved}, path)
     supernet = families.get("mbconv").supernet(ofa, Signature(3, 1000))
     assert initialise(supernet.module, ofa, path) == ()
-    supernet.module.eval().double()  # deep random networks blow up rounding
+    supernet.module.eval().double()  # deep random networks amplify rounding errors
     exact = {n: t.double() if t.is_floating_point() else t for n, t in state.items()}
     rng = torch.Generator().manual_seed(1)
     images = torch.randn(2, 3, 128, 128, generator=rng, dtype=torch.float64)
     with torch.inference_mode():
         for seed in range(-2, 4) if names == "as trained" else (0,):
-            genotype = _small(ofa, seed)
+            genotype = _small_genotype(ofa, seed)
             expected = reference(exact, genotype.to_dict(), images)
             outputs = supernet.forward(images, genotype)
             assert (outputs - expected).abs().max() < 1e-9 * expected.abs().max()
 
 
-def _newer(state: State) -> State:
-    """Return the names that the project's later versions write."""
+def _rename_weights(state: State) -> State:
+    """Return the weights with the names of later versions of the project."""
     return {
         name.replace("mobile_inverted_conv", "conv").replace(
             "classifier.linear.", "classifier.linear.linear."
@@ -193,7 +193,7 @@ def _newer(state: State) -> State:
     }
 
 
-def test_classifier_of_other_classes_starts_afresh(
+def test_classifier_for_other_classes_is_reinitialised(
     ofa: SearchSpace, state: State, tmp_path: Path
 ) -> None:
     path = tmp_path / "ofa.pth"
@@ -207,16 +207,16 @@ def test_classifier_of_other_classes_starts_afresh(
     assert torch.equal(after["stem.weight"], state["first_conv.conv.weight"])
 
 
-def test_both_classifiers_start_afresh_where_a_head_may_be_left_out(tmp_path: Path) -> None:
+def test_both_classifiers_are_reinitialised_for_optional_head(tmp_path: Path) -> None:
     kinds, path = spaces.load_space(Path(__file__).with_name("kinds.yaml")), tmp_path / "ours.pth"
     assert kinds.options("head.width") == (0, 16)
     family = families.get("mbconv")
-    given = family.supernet(kinds, Signature(1, 10)).module.state_dict()
-    torch.save(given, path)
+    weights = family.supernet(kinds, Signature(1, 10)).module.state_dict()
+    torch.save(weights, path)
     module = family.supernet(kinds, Signature(1, 7)).module
-    afresh = initialise(module, kinds, path)
-    assert {name.partition(".")[0] for name in afresh} == {"classifier", "headless"}
-    assert torch.equal(module.state_dict()["stem.weight"], given["stem.weight"])
+    reinitialised = initialise(module, kinds, path)
+    assert {name.partition(".")[0] for name in reinitialised} == {"classifier", "headless"}
+    assert torch.equal(module.state_dict()["stem.weight"], weights["stem.weight"])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_both_classifiers_start_afresh_where_a_head_may_be_left_out(tmp_path: Pa
         (lambda s: s.update({"first_conv.conv.weight": torch.ones(16, 1, 3, 3)}), "has the shape"),
     ],
 )
-def test_weights_of_another_network_are_refused_by_name(
+def test_weights_of_another_network_are_refused(
     ofa: SearchSpace, state: State, tmp_path: Path, change: Any, message: str
 ) -> None:
     path, changed = tmp_path / "ofa.pth", dict(state)
@@ -244,7 +244,7 @@ def test_weights_of_another_network_are_refused_by_name(
         initialise(supernet.module, ofa, path)
 
 
-def test_file_that_is_cut_in_half_or_has_no_weights_is_refused(
+def test_truncated_file_or_file_without_weights_is_refused(
     ofa: SearchSpace, state: State, tmp_path: Path
 ) -> None:
     module = families.get("mbconv").supernet(ofa, Signature(3, 1000)).module
@@ -265,7 +265,7 @@ class _Evil:
         return (print, ("code was run",))
 
 
-def test_file_with_code_in_it_is_refused(
+def test_file_with_code_is_refused(
     ofa: SearchSpace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "evil.pth"

@@ -1,4 +1,4 @@
-"""Families that packages bring, and spaces that users bring: nothing of hwnas is changed."""
+"""Families of installed packages and spaces of users, without changes of hwnas."""
 
 import csv
 import os
@@ -42,8 +42,10 @@ class Needs:
 """
 
 
-def _bring(folder: Path, *points: str, package: str = "mine", version: str = "1.0") -> None:
-    """Put into a folder what an installed package with these entry points leaves there."""
+def _install_family(
+    folder: Path, *points: str, package: str = "mine", version: str = "1.0"
+) -> None:
+    """Write the files of an installed package with these entry points into a folder."""
     (folder / "mine_family.py").write_text(FAMILY)
     (folder / "broken_family.py").write_text("import there_is_no_such_package\n")
     info = folder / f"{package}-{version}.dist-info"
@@ -55,10 +57,10 @@ def _bring(folder: Path, *points: str, package: str = "mine", version: str = "1.
 
 
 @pytest.mark.parametrize("value", ["mine_family:Mine", "mine_family:mine"])
-def test_family_of_a_package_is_found_by_its_entry_point(
+def test_family_is_found_by_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    _bring(tmp_path, f"mine = {value}", version="1.2.3")
+    _install_family(tmp_path, f"mine = {value}", version="1.2.3")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert type(families.get("mine")).__name__ == "Mine"
     assert type(families.get("mbconv")).__name__ == "BuiltInFamily"
@@ -88,22 +90,22 @@ def test_family_of_a_package_is_found_by_its_entry_point(
         ),
     ],
 )
-def test_entry_point_that_is_no_family_is_refused_in_a_line(
+def test_invalid_entry_point_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, name: str, message: str
 ) -> None:
-    _bring(tmp_path, point)
+    _install_family(tmp_path, point)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SpaceError) as caught:
+    with pytest.raises(SpaceError) as error:
         families.get(name)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_two_packages_with_a_family_of_one_name_are_refused(
+def test_duplicate_family_names_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _bring(tmp_path, "mine = mine_family:Mine")
-    _bring(tmp_path, "mine = mine_family:mine", package="other")
+    _install_family(tmp_path, "mine = mine_family:Mine")
+    _install_family(tmp_path, "mine = mine_family:mine", package="other")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SpaceError, match=r"Several families are named 'mine'.* of package other"):
         families.get("mine")
@@ -111,9 +113,9 @@ def test_two_packages_with_a_family_of_one_name_are_refused(
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder into which the example was installed."""
+    """Return a folder with the installed example."""
     folder = tmp_path_factory.mktemp("own_family")
-    shutil.copytree(EXAMPLE, folder / "source")  # so that nothing is built in the checkout
+    shutil.copytree(EXAMPLE, folder / "source")  # keeps the checkout free of build files
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     where = ["--target", str(folder / "site"), str(folder / "source")]
     command = [sys.executable, "-m", "pip", "install", *options, *where]
@@ -122,19 +124,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_example_keeps_the_contract(installed: Path, tmp_path: Path) -> None:
+def test_example_passes_family_contract(installed: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)])}
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, str(EXAMPLE / "test_plain.py")],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout
+    assert process.returncode == 0, process.stdout
+    assert "passed" in process.stdout
 
 
 @pytest.mark.slow
-def test_example_is_searched_from_the_command_line(
+def test_search_with_example_family(
     installed: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,7 +154,7 @@ def test_example_is_searched_from_the_command_line(
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("options", "message"),
     [
         ({"weight_bits": 4}, ""),
         ({"stage0_conv0.weight_bits": 4}, ""),
@@ -161,23 +163,23 @@ def test_example_is_searched_from_the_command_line(
         ({"exits.0.active": 1, "exits.0.at": 0}, "has exits, but .* 'plain' has no operator .*'st"),
     ],
 )
-def test_what_is_said_of_stages_needs_operators_of_their_names(
-    installed: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Option], message: str
+def test_options_of_stages_require_matching_operators(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Option], message: str
 ) -> None:
-    """Those of the example have names of their own."""
+    """The operators of the example have other names."""
     monkeypatch.syspath_prepend(str(installed))
     plain = spaces.load_space(EXAMPLE / "plain.yaml")
-    found = replace(plain, fixed={**plain.fixed, **said})
+    space = replace(plain, fixed={**plain.fixed, **options})
     if not message:
-        families.family_of(found)
+        families.family_of(space)
         return
     with pytest.raises(SpaceError, match=message) as error:
-        families.family_of(found)
+        families.family_of(space)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
-def test_own_space_of_a_known_family_needs_no_python(
+def test_custom_space_of_known_family_is_searched(
     tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = space_yaml(tiny)

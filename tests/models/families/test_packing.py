@@ -21,10 +21,10 @@ def _shipped(name: str) -> SearchSpace:
     return spaces.load_space(spaces.find(name))
 
 
-def _with(space: SearchSpace, **said: Any) -> SearchSpace:
-    """Return a space that says more: tuples are choices, ``_`` in names stands for a dot."""
+def _with(space: SearchSpace, **options: Any) -> SearchSpace:
+    """Return a space with more options: tuples are choices, ``_`` in names means a dot."""
     choices, fixed = dict(space.choices), dict(space.fixed)
-    for name, value in said.items():
+    for name, value in options.items():
         key = "bits" if name.endswith("bits") else "sparsity"
         place = name.removesuffix(key).replace("_", ".")
         if isinstance(value, tuple):
@@ -44,7 +44,7 @@ def _bits(lowered: Graph) -> dict[str, int]:
     return {node.name: node.weight_bits for node in lowered}
 
 
-def test_what_stands_closest_counts(tiny: SearchSpace, task: Signature) -> None:
+def test_closest_option_applies(tiny: SearchSpace, task: Signature) -> None:
     space = _with(tiny, bits=(4, 8), stages_0_blocks_1_bits=5, classifier_bits=6)
     block = "stages.0.blocks"
     assert _bits(_lowered(space, task, weight_bits=4)) == {
@@ -55,28 +55,26 @@ def test_what_stands_closest_counts(tiny: SearchSpace, task: Signature) -> None:
     }  # fmt: skip
 
 
-def test_sparsity_is_of_what_reads_four_channels_of_each_group(
-    tiny: SearchSpace, task: Signature
-) -> None:
+def test_sparsity_requires_four_input_channels(tiny: SearchSpace, task: Signature) -> None:
     space = _with(tiny, sparsity=("dense", "2:4"), classifier_sparsity="dense", bits=4)
-    found = {n.name: (n.weight_bits, n.is_sparse) for n in _lowered(space, task)}
-    sparse = {name for name, (_, is_sparse) in found.items() if is_sparse}
+    packing = {n.name: (n.weight_bits, n.is_sparse) for n in _lowered(space, task)}
+    sparse = {name for name, (_, is_sparse) in packing.items() if is_sparse}
     assert sparse == {
         *(f"stages.0.blocks.{i}.{part}" for i in (0, 1) for part in ("expand", "project")),
         "head",
     }
-    assert found["stem"] == (4, False), "it reads one channel"
-    assert found["stages.0.blocks.0.depthwise"] == (8, False)
+    assert packing["stem"] == (4, False), "one input channel"
+    assert packing["stages.0.blocks.0.depthwise"] == (8, False)
     assert not any(n.is_sparse for n in _lowered(space, task, weight_sparsity="dense"))
 
 
-def test_a_stage_says_it_for_its_blocks(tiny: SearchSpace, task: Signature) -> None:
-    found = _bits(_lowered(_with(tiny, stages_0_bits=(3, 4)), task))
-    assert found["stages.0.blocks.1.project"] == 4
-    assert found["stem"] == found["head"] == 8
+def test_option_of_stage_applies_to_its_blocks(tiny: SearchSpace, task: Signature) -> None:
+    result = _bits(_lowered(_with(tiny, stages_0_bits=(3, 4)), task))
+    assert result["stages.0.blocks.1.project"] == 4
+    assert result["stem"] == result["head"] == 8
 
 
-def test_bits_of_a_block_that_is_not_there_make_no_other_network(tiny: SearchSpace) -> None:
+def test_bits_of_absent_block_have_no_effect(tiny: SearchSpace) -> None:
     space = _with(tiny, stages_0_blocks_1_bits=(4, 8))
     some = {name: options[0] for name, options in space.choices.items()}
     name = "stages.0.blocks.1.weight_bits"
@@ -84,7 +82,7 @@ def test_bits_of_a_block_that_is_not_there_make_no_other_network(tiny: SearchSpa
 
 
 @pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
-def test_without_bits_nothing_changes(name: str, task: Signature) -> None:
+def test_network_without_bits_is_unchanged(name: str, task: Signature) -> None:
     space = _shipped(name)
     family, largest = families.family_of(space), space.largest()
     assert annotations.lower(family, space, largest, task) == family.lower(space, largest, task)
@@ -94,7 +92,7 @@ def test_without_bits_nothing_changes(name: str, task: Signature) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("options", "message"),
     [
         ({"bits": (2, 4)}, "'weight_bits' is 2; allowed: whole numbers from 3 to 8"),
         ({"bits": 4.5}, "'weight_bits' is 4.5; allowed"),
@@ -112,15 +110,15 @@ def test_without_bits_nothing_changes(name: str, task: Signature) -> None:
         ),
     ],
 )
-def test_bits_that_make_no_sense_are_refused(
-    tiny: SearchSpace, said: dict[str, Any], message: str
+def test_invalid_bits_and_sparsity_are_refused(
+    tiny: SearchSpace, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpaceError, match=message) as error:
-        families.family_of(_with(tiny, **said))
+        families.family_of(_with(tiny, **options))
     assert "\n" not in str(error.value)
 
 
-def test_vela_packs_weights_of_fewer_bits(npu: Target, task: Signature) -> None:
+def test_vela_needs_less_flash_for_fewer_bits(npu: Target, task: Signature) -> None:
     space = _shipped("dense_packed")
     nets = [_lowered(space, task, weight_bits=bits) for bits in (3, 4, 5, 8)]
     costs = [
@@ -131,11 +129,11 @@ def test_vela_packs_weights_of_fewer_bits(npu: Target, task: Signature) -> None:
     assert flash == sorted(flash)
     assert flash[1] < 0.55 * flash[3]
     assert costs[1]["latency_ms"].value <= costs[3]["latency_ms"].value
-    kept = [write_tflite(random_int8_network(net)) for net in nets]
-    assert len({len(content) for content in kept}) == 1  # in int8 all the same
+    files = [write_tflite(random_int8_network(net)) for net in nets]
+    assert len({len(content) for content in files}) == 1  # all files store int8
 
 
-def test_vela_packs_weights_of_which_half_are_zero(npu: Target, task: Signature) -> None:
+def test_vela_needs_less_flash_for_sparse_weights(npu: Target, task: Signature) -> None:
     space = _with(_shipped("dense_packed"), sparsity=("dense", "2:4"))
     for bits in (4, 8):
         dense, sparse = (
@@ -153,7 +151,7 @@ def test_vela_packs_weights_of_which_half_are_zero(npu: Target, task: Signature)
 
 @pytest.mark.parametrize("name", ["cpu", "sketch", "raspi4"])
 @pytest.mark.parametrize("key", ["bits", "sparsity"])
-def test_targets_that_pack_nothing_refuse_bits_and_zeros(
+def test_targets_without_packing_refuse_bits_and_sparsity(
     name: str, key: str, tiny: SearchSpace, task: Signature
 ) -> None:
     space = _with(tiny, **{key: 4 if key == "bits" else "2:4"})

@@ -18,15 +18,15 @@ BOTH: dict[str, tuple[Option, ...]] = {"precision": ("float32", "int8"), "float_
 ORT = replace(target("cpu"), runtime="onnxruntime")
 
 
-def with_precision(space: SearchSpace, **said: Any) -> SearchSpace:
-    """Return a space that says more: tuples are choices."""
-    choices = {n: options for n, options in said.items() if isinstance(options, tuple)}
-    fixed = {n: value for n, value in said.items() if n not in choices and n != "when"}
+def with_precision(space: SearchSpace, **options_by_name: Any) -> SearchSpace:
+    """Return a space with more options; tuples are choices."""
+    choices = {n: options for n, options in options_by_name.items() if isinstance(options, tuple)}
+    fixed = {n: value for n, value in options_by_name.items() if n not in choices and n != "when"}
     return replace(
         space,
         choices={**space.choices, **choices},
         fixed={**space.fixed, **fixed},
-        when={**space.when, **said.get("when", {})},
+        when={**space.when, **options_by_name.get("when", {})},
     )
 
 
@@ -42,21 +42,19 @@ def space(tiny: SearchSpace) -> SearchSpace:
 
 
 @pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
-def test_without_precision_nothing_changes(name: str, task: Signature) -> None:
+def test_network_without_precision_is_unchanged(name: str, task: Signature) -> None:
     space = spaces.load_space(spaces.find(name))
     family, largest = families.family_of(space), space.largest()
     assert annotations.lower(family, space, largest, task) == family.lower(space, largest, task)
 
 
-def test_network_computes_in_what_it_says_whatever_its_target(
-    space: SearchSpace, task: Signature
-) -> None:
+def test_precision_of_network_overrides_target(space: SearchSpace, task: Signature) -> None:
     for device in (ORT, replace(ORT, dtype="int8")):
         for dtype in ("float32", "int8"):
             run = fused_graph(_lowered(space, task, precision=dtype, float_edges=0), device)
             assert {node.op.dtype for node in run} == {dtype}
-    unsaid = _lowered(with_precision(space, precision="int8"), task)
-    assert unsaid.dtype == "int8"
+    fixed = _lowered(with_precision(space, precision="int8"), task)
+    assert fixed.dtype == "int8"
 
 
 @pytest.mark.parametrize(
@@ -67,14 +65,14 @@ def test_network_computes_in_what_it_says_whatever_its_target(
         ("ofa_mobilenet_v3", {"stem", "pool", "features", "classifier"}),
     ],
 )
-def test_edges_stay_in_float32(name: str, edges: set[str], task: Signature) -> None:
-    found = with_precision(spaces.load_space(spaces.find(name)), **BOTH, when=WHEN)
-    run = fused_graph(_lowered(found, task, precision="int8", float_edges=1), ORT)
+def test_float_edges_are_float32(name: str, edges: set[str], task: Signature) -> None:
+    annotated = with_precision(spaces.load_space(spaces.find(name)), **BOTH, when=WHEN)
+    run = fused_graph(_lowered(annotated, task, precision="int8", float_edges=1), ORT)
     assert {node.name for node in run if node.op.dtype == "float32"} == edges
     assert {node.op.dtype for node in run if node.name not in edges} == {"int8"}
 
 
-def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> None:
+def test_float_edges_have_no_effect_in_float32(space: SearchSpace) -> None:
     some = {name: options[0] for name, options in space.choices.items()}
     ids = {space.genotype({**some, "float_edges": edges}).id for edges in (0, 1)}
     assert len(ids) == 1
@@ -82,25 +80,25 @@ def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> No
     genotypes = [space.genotype({**in_int8, "float_edges": edges}) for edges in (0, 1)]
     assert len({genotype.id for genotype in genotypes}) == 2
     for genotype in genotypes:
-        found = annotations.float_genotype(space, genotype)
-        assert found is not None
-        assert {found.id} == ids
-        assert annotations.float_genotype(space, found) is None
+        in_float = annotations.float_genotype(space, genotype)
+        assert in_float is not None
+        assert {in_float.id} == ids
+        assert annotations.float_genotype(space, in_float) is None
         assert annotations.weight_relevant_genotype(
             genotype
-        ) == annotations.weight_relevant_genotype(found)
+        ) == annotations.weight_relevant_genotype(in_float)
 
 
-def test_fixed_edges_are_those_of_networks_in_int8(tiny: SearchSpace, task: Signature) -> None:
-    found = with_precision(tiny, precision=("float32", "int8"), float_edges=1)
-    run = fused_graph(_lowered(found, task, precision="int8"), ORT)
+def test_fixed_float_edges_apply_to_int8_only(tiny: SearchSpace, task: Signature) -> None:
+    annotated = with_precision(tiny, precision=("float32", "int8"), float_edges=1)
+    run = fused_graph(_lowered(annotated, task, precision="int8"), ORT)
     assert {n.name for n in run if n.op.dtype == "float32"} == {"stem", "pool", "classifier"}
-    plain = fused_graph(_lowered(found, task, precision="float32"), ORT)
+    plain = fused_graph(_lowered(annotated, task, precision="float32"), ORT)
     assert {node.op.dtype for node in plain} == {"float32"}
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("options", "message"),
     [
         ({"precision": ("float32", "int4")}, "Unknown precision 'int4'"),
         ({"precision": 8}, "Unknown precision '8'"),
@@ -117,11 +115,11 @@ def test_fixed_edges_are_those_of_networks_in_int8(tiny: SearchSpace, task: Sign
         ),
     ],
 )
-def test_precision_that_makes_no_sense_is_refused(
-    tiny: SearchSpace, said: dict[str, Any], message: str
+def test_invalid_precision_is_refused(
+    tiny: SearchSpace, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpaceError, match=message) as error:
-        families.family_of(with_precision(tiny, **said))
+        families.family_of(with_precision(tiny, **options))
     assert "\n" not in str(error.value)
 
 
@@ -130,7 +128,7 @@ def _networks(device: Target, space: SearchSpace, task: Signature) -> Networks:
 
 
 @pytest.mark.parametrize("name", ["npu", "cpu", "raspi4", "nvidia_t4"])
-def test_targets_that_run_all_in_one_refuse_a_choice(
+def test_targets_of_one_precision_refuse_choice(
     name: str, space: SearchSpace, task: Signature
 ) -> None:
     able = "target.runtime=onnxruntime or target.runtime=openvino"
@@ -140,13 +138,13 @@ def test_targets_that_run_all_in_one_refuse_a_choice(
     assert "\n" not in str(error.value)
 
 
-def test_target_of_shorter_floats_refuses_a_choice(space: SearchSpace, task: Signature) -> None:
+def test_float16_target_refuses_choice_of_precision(space: SearchSpace, task: Signature) -> None:
     device = replace(target("cpu"), runtime="openvino", dtype="float16")
     with pytest.raises(ConfigError, match=r"Allowed: set target.dtype=float32, or use"):
         _networks(device, space, task)
 
 
-def test_target_is_known_as_it_runs_one_network(space: SearchSpace, task: Signature) -> None:
+def test_target_of_network_has_its_precision(space: SearchSpace, task: Signature) -> None:
     networks = _networks(ORT, space, task)
     some = {name: options[0] for name, options in space.choices.items()}
     in_int8 = space.genotype({**some, "precision": "int8"})

@@ -14,7 +14,7 @@ from hwnas.models.graph import OpSpec, Signature, fuse, n_macs, n_params
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
-from tests.models.families.contract import FewOrMany
+from tests.models.families.contract import SizedFamilyContract
 
 RESNET = families.get("resnet")
 
@@ -29,7 +29,7 @@ def resnet_224() -> SearchSpace:
     return spaces.load_space(spaces.find("resnet_224"))
 
 
-class TestBasic(FewOrMany):
+class TestBasic(SizedFamilyContract):
     @pytest.fixture
     def family(self) -> Family:
         return RESNET
@@ -40,7 +40,7 @@ class TestBasic(FewOrMany):
 
 
 class TestBottleneck(FamilyContract):
-    """The shipped space with a tenth of its channels, and three genotypes, to be quick."""
+    """The shipped space with a tenth of its channels and three genotypes, for speed."""
 
     @pytest.fixture
     def family(self) -> Family:
@@ -61,7 +61,7 @@ class TestBottleneck(FamilyContract):
 
 
 def _plain(block: str, depths: list[int], widths: list[int], expansion: float) -> SearchSpace:
-    """Return a space of one network, He et al.'s for ImageNet, beside smaller images."""
+    """Return a space of He et al.'s network for ImageNet, also with smaller images."""
     fixed: dict[str, Any] = {"block": block, "activation": "relu", "stem.pool": 1}
     fixed |= {"stem.width": 64, "stem.kernel": 7, "stem.stride": 2}
     fixed |= {"kernel": 3, "expansion": expansion}
@@ -73,54 +73,54 @@ def _plain(block: str, depths: list[int], widths: list[int], expansion: float) -
 
 # Source: https://docs.pytorch.org/vision/stable/models.html, whose GFLOPS are multiply-accumulates.
 @pytest.mark.parametrize(
-    ("found", "gmacs", "params"),
+    ("space", "gmacs", "params"),
     [
         (_plain("basic", [2, 2, 2, 2], [64, 128, 256, 512], 1.0), 1.81, 11689512),
         (_plain("bottleneck", [3, 4, 6, 3], [256, 512, 1024, 2048], 0.25), 4.09, 25557032),
     ],
 )
-def test_resnet_18_and_resnet_50_can_be_described(
-    found: SearchSpace, gmacs: float, params: int
+def test_resnet_18_and_resnet_50_have_published_sizes(
+    space: SearchSpace, gmacs: float, params: int
 ) -> None:
-    RESNET.check(found)
-    lowered = RESNET.lower(found, found.largest(), Signature(3, 1000))
-    # Theirs are before folding: a scale and a shift for each channel, where a bias is left.
+    RESNET.check(space)
+    lowered = RESNET.lower(space, space.largest(), Signature(3, 1000))
+    # Published numbers are before folding: scale and shift per channel instead of a bias.
     scales = sum(node.op.out_shape[0] for node in lowered if "bn" in node.op.fused)
     assert n_params(lowered) + scales == params
     assert round(n_macs(lowered) / 1e9, 2) == gmacs
 
 
-def test_block_is_told_by_its_own_name_its_stages_or_the_spaces() -> None:
+def test_values_of_blocks_override_stages_and_space() -> None:
     plain = _plain("basic", [2, 2], [64, 64], 1.0)
     fixed = {**plain.fixed, "stages.0.blocks.0.kernel": 5, "stages.1.kernel": 7}
-    found = SearchSpace("named", "resnet", plain.choices, fixed)
-    RESNET.check(found)
-    blocks = dimensions(found, found.largest(), Signature(3, 10)).blocks
+    space = SearchSpace("named", "resnet", plain.choices, fixed)
+    RESNET.check(space)
+    blocks = dimensions(space, space.largest(), Signature(3, 10)).blocks
     assert [block.convs[0].kernel for block in blocks] == [5, 3, 7, 7]
     assert [block.convs[1].kernel for block in blocks] == [5, 3, 7, 7]
 
 
-def test_input_is_projected_where_widths_or_sizes_can_differ(resnet_small: SearchSpace) -> None:
-    def projected(found: SearchSpace) -> list[str]:
-        blocks = dimensions(found, found.largest(), Signature(3, 10)).blocks
+def test_input_is_projected_if_shapes_may_differ(resnet_small: SearchSpace) -> None:
+    def projected(space: SearchSpace) -> list[str]:
+        blocks = dimensions(space, space.largest(), Signature(3, 10)).blocks
         return [block.name for block in blocks if block.shortcut]
 
     first = [f"stages.{stage}.blocks.0" for stage in range(4)]
     assert projected(_plain("basic", [2, 2], [64, 64], 1.0)) == first[1:2]
     assert projected(_plain("basic", [1, 2], [72, 72], 1.0)) == first[:2]
     assert projected(resnet_small) == first[:3]
-    # The widths are equal, the space has others: one rule for all genotypes of a space.
+    # The widths are equal, but not in all genotypes: one rule for the whole space.
     equal = {**resnet_small.largest().to_dict(), "stem.width": 16, "stages.0.width": 16}
     genotype = resnet_small.genotype(equal)
     assert dimensions(resnet_small, genotype, Signature(3, 10)).blocks[0].shortcut is not None
 
 
-def test_sums_become_part_of_the_last_convolution_of_a_block(
+def test_residual_sum_is_fused_into_last_convolution(
     resnet_small: SearchSpace, resnet_224: SearchSpace
 ) -> None:
-    for found in (resnet_small, resnet_224):
-        lowered = RESNET.lower(found, found.largest(), Signature(3, 10))
-        blocks = dimensions(found, found.largest(), Signature(3, 10)).blocks
+    for space in (resnet_small, resnet_224):
+        lowered = RESNET.lower(space, space.largest(), Signature(3, 10))
+        blocks = dimensions(space, space.largest(), Signature(3, 10)).blocks
         fused = {node.name: node for node in fuse(lowered, "float32")}
         assert len(fused) == len(lowered) - len(blocks)
         for block, before in zip(blocks[1:], blocks, strict=False):
@@ -139,23 +139,23 @@ def test_stem_pool_halves_the_image(resnet_224: SearchSpace) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet_small", "resnet_224"])
-def test_expansions_of_the_shipped_spaces_give_different_networks(name: str) -> None:
-    found = spaces.load_space(spaces.find(name))
-    smallest = found.smallest().to_dict()
+def test_expansions_of_shipped_spaces_differ_in_size(name: str) -> None:
+    space = spaces.load_space(spaces.find(name))
+    smallest = space.smallest().to_dict()
     for stage in range(3):
         choice = f"stages.{stage}.blocks.0.expansion"
         sizes = {
             n_params(
-                RESNET.lower(found, found.genotype({**smallest, choice: option}), Signature(1, 10))
+                RESNET.lower(space, space.genotype({**smallest, choice: option}), Signature(1, 10))
             )
-            for option in found.options(choice)
+            for option in space.options(choice)
         }
-        assert len(sizes) == len(found.options(choice))
+        assert len(sizes) == len(space.options(choice))
 
 
-def test_expansion_of_a_narrow_stage_leaves_eight_channels() -> None:
-    found = _plain("bottleneck", [1], [16], 0.1)
-    convs = dimensions(found, found.largest(), Signature(3, 10)).blocks[0].convs
+def test_expansion_has_at_least_eight_channels() -> None:
+    space = _plain("bottleneck", [1], [16], 0.1)
+    convs = dimensions(space, space.largest(), Signature(3, 10)).blocks[0].convs
     assert [(conv.c_in, conv.c_out) for conv in convs] == [(64, 8), (8, 8), (8, 16)]
     assert [conv.act for conv in convs] == ["relu", "relu", ""]
 
@@ -187,7 +187,7 @@ def test_expansion_of_a_narrow_stage_leaves_eight_channels() -> None:
         ("stages.0.strid", 2, "Unknown name 'stages.0.strid'. Did you mean 'stages.0.stride'"),
     ],
 )
-def test_space_that_is_not_of_the_family_is_refused(
+def test_invalid_space_is_refused(
     resnet_small: SearchSpace, tmp_path: Path, name: str, value: Any, message: str
 ) -> None:
     raw = copy.deepcopy(space_yaml(resnet_small))

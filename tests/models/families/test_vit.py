@@ -16,7 +16,7 @@ from hwnas.models.graph import Signature, n_params
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
-from tests.models.families.contract import FewOrMany
+from tests.models.families.contract import SizedFamilyContract
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def vit() -> SearchSpace:
     return spaces.load_space(spaces.find("vit_small"))
 
 
-class TestViT(FewOrMany):
+class TestViT(SizedFamilyContract):
     @pytest.fixture
     def family(self) -> Family:
         return families.get("vit")
@@ -67,7 +67,7 @@ class TestViT224(FamilyContract):
         ("stages.0.blocks.0.mlp_ratio", ["a", "b"], "mlp_ratio' needs numbers above 0"),
     ],
 )
-def test_space_that_is_not_of_the_family_is_refused(
+def test_invalid_space_is_refused(
     vit: SearchSpace, tmp_path: Path, name: str, value: Any, message: str
 ) -> None:
     raw = space_yaml(vit)
@@ -83,7 +83,7 @@ def test_space_that_is_not_of_the_family_is_refused(
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu", "hardswish"])
-def test_activation_is_that_of_the_space(vit: SearchSpace, activation: str) -> None:
+def test_activation_of_space_is_used(vit: SearchSpace, activation: str) -> None:
     changed = replace(vit, fixed={**vit.fixed, "activation": activation})
     family = families.get("vit")
     family.check(changed)
@@ -92,7 +92,7 @@ def test_activation_is_that_of_the_space(vit: SearchSpace, activation: str) -> N
     assert kinds == {f"linear+{activation}"}
 
 
-def test_whole_ratios_that_floats_miss_are_taken(vit: SearchSpace) -> None:
+def test_ratio_with_rounding_error_is_accepted(vit: SearchSpace) -> None:
     choices = {**vit.choices, "embedding": (50,), "stages.0.blocks.0.mlp_ratio": (2.2,)}
     changed = replace(vit, choices=choices)
     assert 50 * 2.2 != 110
@@ -102,7 +102,7 @@ def test_whole_ratios_that_floats_miss_are_taken(vit: SearchSpace) -> None:
     assert expand.out_shape[0] == 110
 
 
-def test_parameters_are_those_of_the_network(vit: SearchSpace) -> None:
+def test_number_of_parameters_matches_network(vit: SearchSpace) -> None:
     family, task = families.get("vit"), Signature(3, 10)
     for genotype in (vit.smallest(), vit.largest()):
         network = fold_batch_norm(family.build(vit, genotype, task))
@@ -110,7 +110,7 @@ def test_parameters_are_those_of_the_network(vit: SearchSpace) -> None:
         assert n_params(family.lower(vit, genotype, task)) == counted
 
 
-def test_fewer_heads_are_the_first_heads() -> None:
+def test_fewer_heads_use_the_first_heads() -> None:
     torch.manual_seed(0)
     layer = ElasticPixelLinear((8, 12), parts=3)  # three heads of four channels
     x = torch.randn(2, 8, 3, 3)
@@ -118,7 +118,7 @@ def test_fewer_heads_are_the_first_heads() -> None:
     assert torch.allclose(two, whole[:, :8], atol=1e-6)
 
 
-def test_attention_is_softmax_of_products() -> None:
+def test_attention_matches_definition() -> None:
     x = torch.randn(2, 3 * 8, 3, 5, generator=torch.Generator().manual_seed(0))
     queries, keys, values = x.reshape(2, 3, 2, 4, 15).unbind(1)  # two heads of four channels
     shares = (torch.einsum("nhct,nhcs->nhts", queries, keys) / 2).softmax(-1)

@@ -1,4 +1,4 @@
-"""Quantised networks with weights that make activations use their range."""
+"""Quantised networks with random weights whose activations use the range of int8."""
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from hwnas.training.inference import recalibrate
 def calibrated(
     space: SearchSpace, genotype: Genotype, task: Signature, seed: int = 0
 ) -> tuple[nn.Module, Graph, Tensor]:
-    """Return a network with random weights, its operators, and images to calibrate on."""
+    """Return a network with random weights, its operators and calibration images."""
     family = families.get(space.family)
     torch.manual_seed(seed)
     network = family.build(space, genotype, task)
@@ -34,11 +34,13 @@ def quantised(
     return network, lowered, quantise(network, lowered, images)
 
 
-def coarsely(network: nn.Module, lowered: Graph, images: Tensor, times: int) -> ActivationScales:
-    """Calibrate to steps that are ``times`` as large, so that int8 loses much."""
-    found = calibrate(network, lowered, images)
+def calibrate_coarsely(
+    network: nn.Module, lowered: Graph, images: Tensor, times: int
+) -> ActivationScales:
+    """Calibrate with steps ``times`` as large, for a large loss in int8."""
+    scales = calibrate(network, lowered, images)
     out = {
         name: QuantisationScale(times * scale.scale, scale.zero_point)
-        for name, scale in found.out.items()
+        for name, scale in scales.out.items()
     }
-    return ActivationScales(out, found.inner)
+    return ActivationScales(out, scales.inner)

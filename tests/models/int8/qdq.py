@@ -1,4 +1,4 @@
-"""The oracle of the TFLite writer: an int8 network as ONNX, run by onnxruntime as it is written."""
+"""The reference for the TFLite writer: an int8 network as ONNX, without optimisation."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from hwnas.models.onnx.writer import IMAGES, write_int8
 
 
 def oracle(network: QuantisedNetwork) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    """Return onnxruntime's computation of the network, in float between int8 tensors."""
+    """Return a function that runs the network in onnxruntime, in float between int8 tensors."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     content = write_int8(network)

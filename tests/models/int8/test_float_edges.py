@@ -1,4 +1,4 @@
-"""Networks in int8 of which some operators stay in float32."""
+"""Networks in int8 with some operators in float32."""
 
 import random
 from dataclasses import replace
@@ -28,18 +28,18 @@ ORT = replace(target("cpu"), runtime="onnxruntime")
 
 
 def mixed(lowered: Graph) -> Graph:
-    kept = float_edges(lowered)
-    nodes = tuple(replace(node, in_float=node.name in kept) for node in lowered)
+    float_nodes = float_edges(lowered)
+    nodes = tuple(replace(node, in_float=node.name in float_nodes) for node in lowered)
     return replace(lowered, nodes=nodes, dtype="int8")
 
 
 def _network(
     name: str, seed: int, task: Signature
 ) -> tuple[SimulatedInt8, QuantisedNetwork, torch.Tensor, torch.Tensor]:
-    """Return a network with float edges, simulated and in int8, images and torch's answers."""
-    found = spaces.load_space(spaces.find(name))
-    genotype = found.sample(random.Random(seed))
-    network, lowered, images = calibrated(found, genotype, task, seed)
+    """Return a network with float edges (simulated and int8), images and float outputs."""
+    space = spaces.load_space(spaces.find(name))
+    genotype = space.sample(random.Random(seed))
+    network, lowered, images = calibrated(space, genotype, task, seed)
     graph = mixed(lowered)
     with torch.no_grad():
         answers = network(images)
@@ -53,18 +53,18 @@ def _network(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "cpu_small", "mbconv_mixed", "resnet_small"])
-def test_file_computes_what_is_simulated(name: str, task: Signature) -> None:
+def test_file_matches_simulation(name: str, task: Signature) -> None:
     for seed in range(3):
         simulated, int8, images, answers = _network(name, seed, task)
-        found = OrtSession(write_int8(int8, any_batch=True)).run(images.numpy())
+        result = OrtSession(write_int8(int8, any_batch=True)).run(images.numpy())
         with torch.no_grad():
             expected = simulated(images).numpy()
         largest = np.abs(expected).max()
-        assert np.abs(found - expected).mean() < 2e-3 * largest
-        assert np.abs(found - answers.numpy()).mean() < 0.05 * largest
+        assert np.abs(result - expected).mean() < 2e-3 * largest
+        assert np.abs(result - answers.numpy()).mean() < 0.05 * largest
 
 
-def test_only_what_int8_operators_read_or_write_is_quantised(task: Signature) -> None:
+def test_only_tensors_of_int8_operators_are_quantised(task: Signature) -> None:
     _, int8, *_ = _network("tiny", 0, task)
     model = onnx.load_from_string(write_int8(int8))
     quantised = {n.name.partition("/")[0] for n in model.graph.node if n.op_type[:4] == "Quan"}
@@ -79,7 +79,7 @@ def test_only_what_int8_operators_read_or_write_is_quantised(task: Signature) ->
     assert np.int8 in inner
 
 
-def test_training_for_int8_teaches_edges_in_float32(task: Signature) -> None:
+def test_quantisation_aware_training_trains_float_edges(task: Signature) -> None:
     simulated, _, images, _ = _network("tiny", 0, task)
     simulated.train()
     torch.autograd.backward(simulated(images).square().mean())
@@ -94,9 +94,9 @@ def test_training_for_int8_teaches_edges_in_float32(task: Signature) -> None:
     assert after.ops[-1].weights is None
 
 
-def test_stand_in_runs_and_counts_float32_weights(task: Signature) -> None:
-    found = spaces.load_space(spaces.find("tiny"))
-    network, lowered, images = calibrated(found, found.largest(), task)
+def test_random_model_counts_float32_weights(task: Signature) -> None:
+    space = spaces.load_space(spaces.find("tiny"))
+    network, lowered, images = calibrated(space, space.largest(), task)
     del network
     graph = fused_graph(mixed(lowered), ORT)
     outputs = OrtSession(onnx_files.random_model(graph)).run(images.numpy()[:1])
@@ -109,7 +109,7 @@ def test_stand_in_runs_and_counts_float32_weights(task: Signature) -> None:
     assert 2 * parameters < extra < 3 * parameters  # four bytes instead of one, no scales
 
 
-def test_operators_of_unknown_scales_may_stay_in_float32() -> None:
+def test_operators_without_int8_may_be_float32() -> None:
     shape = (8, 4, 4)
     node = Node("norm", OpSpec("layernorm", shape, shape), ("input",))
     with pytest.raises(CompileError, match="norm"):

@@ -1,4 +1,4 @@
-"""Operators that inverted residuals without squeeze-excitation lack, in small int8 networks."""
+"""Operators other than those of inverted residuals, in small int8 networks."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ POOLED: Shape = (16, 1, 1)
 
 
 def _network(*nodes: Node) -> Graph:
-    """Return a network of a convolution called ``stem``, some nodes, a mean and a classifier."""
+    """Return a network: a convolution ``stem``, the nodes, a mean and a classifier."""
     stem = Node("stem", OpSpec("conv2d+bn+relu", IMAGE, PIXELS, 3), (INPUT,))
     last = nodes[-1]
     pool = Node("pool", OpSpec("mean", last.op.out_shape, POOLED), (last.name,))
@@ -75,20 +75,20 @@ def _images(network: QuantisedNetwork) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_litert_computes_what_onnxruntime_does(name: str) -> None:
+def test_litert_outputs_match_onnxruntime(name: str) -> None:
     network = random_int8_network(NETWORKS[name])
     images = _images(network)
     outputs, expected = LiteRTSession(write_tflite(network)).run(images), oracle(network)(images)
     assert len(np.unique(expected)) > 20  # nothing saturates
     difference = np.abs(outputs - expected) / network.ops[-1].out.scale
-    # LiteRT's hardswish has 16 bits inside; its steps go on through two more layers.
+    # LiteRT computes hardswish in 16 bits; differences pass through two more layers.
     assert difference.max() <= (2.001 if "hardswish" in name else 1.001)
     assert difference.mean() < 0.2
 
 
 @pytest.mark.parametrize("device", ["npu", "ethos_u65_256", "ethos_u85_256"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_vela_puts_everything_on_the_npu(name: str, device: str) -> None:
+def test_vela_places_all_operators_on_npu(name: str, device: str) -> None:
     lowered = NETWORKS[name]
     cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, target(device)).cost
     assert cost.reason == ""
@@ -108,6 +108,6 @@ def test_vela_puts_everything_on_the_npu(name: str, device: str) -> None:
     ],
     ids=lambda node: node.op.kind,
 )
-def test_what_the_npu_cannot_run_is_refused_by_name(node: Node) -> None:
+def test_error_names_operator_that_npu_cannot_run(node: Node) -> None:
     with pytest.raises(CompileError, match="'op' cannot be written for the NPU"):
         check_writable(_network(node))

@@ -10,9 +10,7 @@ from hwnas.models.spaces import SearchSpace
 from tests.models.int8.networks import quantised
 
 
-def test_int8_outputs_are_close_to_the_network_that_was_quantised(
-    small: SearchSpace, task: Signature
-) -> None:
+def test_int8_outputs_are_close_to_float_outputs(small: SearchSpace, task: Signature) -> None:
     network, lowered, int8 = quantised(small, small.largest(), task)
     images = torch.randn(32, *lowered[0].op.in_shape)
     with torch.no_grad():
@@ -24,7 +22,7 @@ def test_int8_outputs_are_close_to_the_network_that_was_quantised(
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-4.0, -1.0), (0.0, 0.0)])
-def test_zero_is_exact_and_the_range_is_covered(low: float, high: float) -> None:
+def test_zero_is_exact_and_range_is_covered(low: float, high: float) -> None:
     scale = QuantisationScale.of_range(low, high)
     assert -128 <= scale.zero_point <= 127
     bottom = (-128 - scale.zero_point) * scale.scale
@@ -33,7 +31,7 @@ def test_zero_is_exact_and_the_range_is_covered(low: float, high: float) -> None
     assert top >= max(high, 0) - scale.scale
 
 
-def test_channel_without_weight_keeps_its_bias(tiny: SearchSpace, task: Signature) -> None:
+def test_channel_of_zero_weights_keeps_bias(tiny: SearchSpace, task: Signature) -> None:
     network, lowered, _ = quantised(tiny, tiny.smallest(), task)
     stem = network.get_submodule("stem.conv")
     assert isinstance(stem, torch.nn.Conv2d)

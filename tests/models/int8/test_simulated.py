@@ -17,36 +17,36 @@ from tests.models.int8.qdq import oracle
 
 
 def simulated(name: str, seed: int, task: Signature) -> tuple[SimulatedInt8, torch.Tensor]:
-    """Return a network with random weights and images that it was calibrated on."""
-    found = spaces.load_space(spaces.find(name))
-    genotype = found.sample(random.Random(seed))
-    network, lowered, images = calibrated(found, genotype, task, seed)
+    """Return a network with random weights and its calibration images."""
+    space = spaces.load_space(spaces.find(name))
+    genotype = space.sample(random.Random(seed))
+    network, lowered, images = calibrated(space, genotype, task, seed)
     return SimulatedInt8(network, lowered, calibrate(network, lowered, images)), images
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_simulation_is_within_one_lsb_of_what_runtimes_compute(seed: int, task: Signature) -> None:
+def test_simulation_is_within_one_lsb_of_runtimes(seed: int, task: Signature) -> None:
     network, images = simulated("tiny", seed, task)
     int8 = network.quantised()
     with torch.no_grad():
-        found = network.eval()(images).numpy()
+        result = network.eval()(images).numpy()
     for run in (oracle(int8), LiteRTSession(write_tflite(int8)).run):
-        apart = np.abs(run(images.numpy()) - found) / int8.ops[-1].out.scale
+        apart = np.abs(run(images.numpy()) - result) / int8.ops[-1].out.scale
         assert apart.max() < 1.001
         assert apart.mean() < 0.01
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["mbconv_mixed", "resnet_small"])
-def test_only_ties_are_rounded_otherwise_in_deep_networks(
+def test_simulation_of_deep_networks_is_close_to_runtime(
     name: str, seed: int, task: Signature
 ) -> None:
-    """Through many random layers, one tie that is rounded the other way grows to several LSB."""
+    """A tie that is rounded differently grows to several LSB through random layers."""
     network, images = simulated(name, seed, task)
     int8 = network.quantised()
     with torch.no_grad():
-        found = network.eval()(images).numpy()
-    apart = np.abs(oracle(int8)(images.numpy()) - found) / int8.ops[-1].out.scale
+        result = network.eval()(images).numpy()
+    apart = np.abs(oracle(int8)(images.numpy()) - result) / int8.ops[-1].out.scale
     assert apart.max() < 5
     assert apart.mean() < 0.15
 
@@ -56,23 +56,23 @@ def test_only_ties_are_rounded_otherwise_in_deep_networks(
     [QuantisationScale(0.05, -3), QuantisationScale(0.02, -128), QuantisationScale(0.3, 100)],
     ids=str,
 )
-def test_rounding_is_that_of_torch(scale: QuantisationScale) -> None:
+def test_rounding_matches_torch(scale: QuantisationScale) -> None:
     images = 10 * torch.randn(4, 3, 7, 5, generator=torch.Generator().manual_seed(0))
-    found, expected = (images.clone().requires_grad_(True) for _ in range(2))
-    ours = fake_quantise(found, scale)
+    result, expected = (images.clone().requires_grad_(True) for _ in range(2))
+    ours = fake_quantise(result, scale)
     theirs = torch.fake_quantize_per_tensor_affine(
         expected, scale.scale, scale.zero_point, -128, 127
     )
     assert torch.equal(ours, theirs)
     gradient = torch.randn_like(images)
     torch.autograd.backward([ours, theirs], [gradient, gradient])
-    assert found.grad is not None
+    assert result.grad is not None
     assert expected.grad is not None
-    assert torch.equal(found.grad, expected.grad)
-    assert 0 < int(found.grad.eq(0).sum()) < images.numel(), "some are beyond the range"
+    assert torch.equal(result.grad, expected.grad)
+    assert 0 < int(result.grad.eq(0).sum()) < images.numel(), "some are beyond the range"
 
 
-def test_training_the_simulation_trains_the_int8_network(task: Signature) -> None:
+def test_training_of_simulation_improves_int8_network(task: Signature) -> None:
     network, images = simulated("tiny", 1, task)
     labels = torch.arange(len(images)) % task.n_outputs
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1)

@@ -18,7 +18,7 @@ from tests.models.int8.qdq import oracle
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_litert_computes_what_onnxruntime_does_within_one_lsb(tiny: SearchSpace, seed: int) -> None:
+def test_litert_is_within_one_lsb_of_onnxruntime(tiny: SearchSpace, seed: int) -> None:
     task = Signature(in_channels=1 + 2 * (seed % 2), n_outputs=10)
     _, lowered, network = quantised(tiny, tiny.sample(random.Random(seed)), task)
     rng = np.random.default_rng(seed)
@@ -29,10 +29,10 @@ def test_litert_computes_what_onnxruntime_does_within_one_lsb(tiny: SearchSpace,
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_operator_is_within_one_lsb_of_onnxruntime(
+def test_single_operators_are_within_one_lsb_of_onnxruntime(
     small: SearchSpace, task: Signature, seed: int
 ) -> None:
-    """Operators alone: through many random layers one LSB of rounding would grow to several."""
+    """Single operators: one LSB of rounding would grow through many random layers."""
     genotype = small.sample(random.Random(seed)) if seed else small.largest()
     _, _, network = quantised(small, genotype, task)
     rng = np.random.default_rng(seed)
@@ -47,7 +47,7 @@ def test_every_operator_is_within_one_lsb_of_onnxruntime(
 
 
 def _operators(network: QuantisedNetwork) -> Iterator[QuantisedNetwork]:
-    """Yield each operator on images as a network of its own; additions double their input."""
+    """Yield each operator on images as a separate network; additions double their input."""
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
     for op in network.ops:
         if op.node.op.base != "linear":  # its input has no height and width
@@ -56,7 +56,7 @@ def _operators(network: QuantisedNetwork) -> Iterator[QuantisedNetwork]:
             yield QuantisedNetwork(op.node.op.in_shape, scales[op.node.inputs[0]], (alone,))
 
 
-def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_macs(
+def test_random_genotypes_run_on_npu_with_equal_macs(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     family, rng = families.get("mbconv"), random.Random(7)
@@ -67,7 +67,7 @@ def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_m
         cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, npu).cost
         assert cost.reason == ""
         assert {layer.placement for layer in cost.layers} == {"NPU"}
-        # The pooling's additions are the one thing that Vela counts beyond us.
+        # Vela also counts the additions of pooling.
         pooling = [layer.macs for layer in cost.layers if layer.operator == "Mean"]
         computed = sum(trim_kernel(op).node.op.n_macs for op in random_int8_network(lowered).ops)
         assert sum(layer.macs for layer in cost.layers) - sum(pooling) == computed
@@ -75,9 +75,7 @@ def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_m
     assert 0 < n_trimmed < len(genotypes)
 
 
-def test_every_layer_has_the_macs_that_vela_counts(
-    small: SearchSpace, task: Signature, npu: Target
-) -> None:
+def test_macs_of_layers_match_vela(small: SearchSpace, task: Signature, npu: Target) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
     cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, npu).cost
     counted = {layer.name: layer.macs for layer in cost.layers}
@@ -85,6 +83,6 @@ def test_every_layer_has_the_macs_that_vela_counts(
     assert {name: counted[name] for name in weighted} == weighted
 
 
-def test_equal_networks_give_equal_bytes(small: SearchSpace, task: Signature) -> None:
+def test_equal_networks_have_equal_bytes(small: SearchSpace, task: Signature) -> None:
     lowered = families.get("mbconv").lower(small, small.smallest(), task)
     assert write_tflite(random_int8_network(lowered)) == write_tflite(random_int8_network(lowered))

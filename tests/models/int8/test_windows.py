@@ -1,4 +1,4 @@
-"""Windows are trimmed to what sees the image, and compute what they did."""
+"""Kernels are trimmed to the part that overlaps the image, with equal outputs."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from hwnas.models.int8 import tflite
 from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network
 from hwnas.models.int8.tflite import trim_kernel
 
-#: Kernel, stride, height and width, and the kernel and stride that are left.
+#: Kernel, stride, height and width, and the kernel and stride after trimming.
 WINDOWS = {
     (3, 1, 1, 1): (1, 1),
     (3, 2, 1, 1): (1, 1),
@@ -43,7 +43,7 @@ def _network(window: tuple[int, int, int, int], groups: int) -> QuantisedNetwork
 
 @pytest.mark.parametrize("groups", [1, 8])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_trimmed_windows_answer_the_same_bit_for_bit(
+def test_trimmed_kernels_have_equal_outputs(
     window: tuple[int, int, int, int], groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = _network(window, groups)
@@ -55,11 +55,11 @@ def test_trimmed_windows_answer_the_same_bit_for_bit(
     answers = LiteRTSession(tflite.write_tflite(network)).run(images)
     monkeypatch.setattr(tflite, "trim_kernel", lambda quantised: quantised)
     np.testing.assert_array_equal(answers, LiteRTSession(tflite.write_tflite(network)).run(images))
-    assert len(np.unique(answers)) > 8, "there is something to tell apart"
+    assert len(np.unique(answers)) > 8, "outputs vary"
 
 
 @pytest.mark.parametrize("window", [window for window in WINDOWS if window[2] == window[3]])
-def test_every_weight_that_is_left_sees_the_image(window: tuple[int, int, int, int]) -> None:
+def test_every_trimmed_weight_affects_outputs(window: tuple[int, int, int, int]) -> None:
     network = _network(window, 8)
     (op,) = network.ops
     small = trim_kernel(op)
@@ -76,39 +76,35 @@ def test_every_weight_that_is_left_sees_the_image(window: tuple[int, int, int, i
             assert (after != before).any(), (row, column)
 
 
-def _ends_in_one_pixel() -> Graph:
-    found = spaces.load_space(spaces.find("dense_packed"))
+def _network_ending_in_one_pixel() -> Graph:
+    space = spaces.load_space(spaces.find("dense_packed"))
     strided = {"resolution": 16, "stem.stride": 2, "stages.0.stride": 2, "stages.2.stride": 2}
-    kinds = {name: "plain" for name in found.choices if name.endswith("kind")}
-    smallest = {name: options[0] for name, options in found.choices.items()}
-    genotype = found.genotype(smallest | strided | kinds | {"stages.2.depth": 2})
-    return families.family_of(found).lower(found, genotype, Signature(1, 10))
+    kinds = {name: "plain" for name in space.choices if name.endswith("kind")}
+    smallest = {name: options[0] for name, options in space.choices.items()}
+    genotype = space.genotype(smallest | strided | kinds | {"stages.2.depth": 2})
+    return families.family_of(space).lower(space, genotype, Signature(1, 10))
 
 
-def test_the_mean_of_one_pixel_is_not_computed(
-    npu: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lowered = _ends_in_one_pixel()
+def test_mean_of_one_pixel_is_omitted(npu: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = _network_ending_in_one_pixel()
     network = random_int8_network(lowered)
     images = np.random.default_rng(0).normal(size=(64, *network.input_shape)).astype(np.float32)
-    found = []
+    results = []
     for is_computed in (False, True):
         if is_computed:
             monkeypatch.setattr(tflite, "is_identity_mean", lambda _: False)
         file = tflite.write_tflite(network)
         layers = compile_tflite(file, lowered, npu).cost.layers
         assert any(layer.operator == "Mean" for layer in layers) == is_computed
-        found.append((LiteRTSession(file).run(images), sum(layer.cycles for layer in layers)))
-    (answers, cycles), (computed, more) = found
+        results.append((LiteRTSession(file).run(images), sum(layer.cycles for layer in layers)))
+    (answers, cycles), (computed, more) = results
     np.testing.assert_array_equal(answers, computed)
     assert len(np.unique(answers)) > 8
     assert cycles < more
 
 
-def test_vela_needs_less_time_and_flash_for_a_network_that_ends_in_one_pixel(
-    npu: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lowered = _ends_in_one_pixel()
+def test_trimming_saves_time_and_flash(npu: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = _network_ending_in_one_pixel()
     costs = []
     for trim in (trim_kernel, lambda quantised: quantised):
         monkeypatch.setattr(tflite, "trim_kernel", trim)

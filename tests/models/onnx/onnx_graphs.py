@@ -1,4 +1,4 @@
-"""ONNX graphs as other exporters write them, node by node."""
+"""ONNX graphs in the form of other exporters, node by node."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ CHANNELS = RNG.standard_normal(8).astype(np.float32)
 
 
 def graph(nodes: Sequence[Any], opset: int = 17, shape: Any = (1, *X), **constants: Array) -> bytes:
-    """Return a model whose nodes begin with ``x`` and end with ``y``."""
+    """Return a model from input ``x`` to output ``y``."""
     made = helper.make_graph(
         nodes,
         "foreign",

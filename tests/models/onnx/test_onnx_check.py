@@ -23,7 +23,7 @@ def model() -> bytes:
     return write_fp32(Graph.of(LOWERED), random_weights(Graph.of(LOWERED), 0), any_batch=True)
 
 
-def test_opset_is_the_file_s(model: bytes) -> None:
+def test_opset_is_read_from_file(model: bytes) -> None:
     assert check_opset(model) == OPSET
     other = onnx.load_model_from_string(model)
     other.opset_import[0].version = 17
@@ -31,12 +31,12 @@ def test_opset_is_the_file_s(model: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"half"])
-def test_what_is_not_onnx_is_refused(model: bytes, content: bytes) -> None:
+def test_invalid_onnx_is_refused(model: bytes, content: bytes) -> None:
     with pytest.raises(CompileError, match="not valid ONNX"):
         check_opset(model[: len(model) // 2] if content == b"half" else content)
 
 
-def test_unknown_opset_and_shapes_that_do_not_fit_are_refused(model: bytes) -> None:
+def test_unknown_opset_and_wrong_shape_are_refused(model: bytes) -> None:
     future = onnx.load_model_from_string(model)
     future.opset_import[0].version = 999
     wrong = onnx.load_model_from_string(model)
@@ -56,13 +56,13 @@ def test_unknown_opset_and_shapes_that_do_not_fit_are_refused(model: bytes) -> N
         ("vit_small", "float32", ("opset 23, IR 11",)),
     ],
 )
-def test_lowest_versions_are_valid_and_compute_the_same(
+def test_lowest_opset_is_valid_with_equal_outputs(
     name: str, dtype: str, versions: tuple[str, ...], task: Signature
 ) -> None:
-    where, rng = spaces.load_space(spaces.find(name)), random.Random(0)
-    family, device = families.get(where.family), replace(target("nvidia_t4"), dtype=dtype)
-    for genotype in (where.smallest(), where.largest(), where.sample(rng)):
-        lowered = fused_graph(family.lower(where, genotype, task), device)
+    space, rng = spaces.load_space(spaces.find(name)), random.Random(0)
+    family, device = families.get(space.family), replace(target("nvidia_t4"), dtype=dtype)
+    for genotype in (space.smallest(), space.largest(), space.sample(rng)):
+        lowered = fused_graph(family.lower(space, genotype, task), device)
         model = onnx_files.random_model(lowered)
         stamped, words = with_lowest_opset(model)
         assert words in versions

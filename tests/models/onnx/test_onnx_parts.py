@@ -1,4 +1,4 @@
-"""Parts of networks as ONNX: read back exactly, and in a row what the whole network is."""
+"""Parts of networks as ONNX: exact round trip, and together equal to the network."""
 
 import random
 from dataclasses import replace
@@ -27,7 +27,7 @@ SPACES = ("mbconv_small", "cpu_small", "resnet_small", "hardswish")
 
 
 def _lowered(name: str, seed: int) -> Graph:
-    """Return the operators of a random network; ``hardswish`` is one with activations computed."""
+    """Return the operators of a random network; ``hardswish`` has computed activations."""
     space = spaces.load_space(spaces.find("mbconv_small" if name == "hardswish" else name))
     genotype = space.sample(random.Random(seed))
     lowered = families.get(space.family).lower(space, genotype, Signature(1, 10))
@@ -41,12 +41,12 @@ def _lowered(name: str, seed: int) -> Graph:
 
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_what_was_written_is_read_back_to_the_byte(name: str, seed: int) -> None:
+def test_round_trip_is_byte_exact(name: str, seed: int) -> None:
     lowered = _lowered(name, seed)
-    for network in (random_int8_network(lowered), random_int8_network(_partly_in_float(lowered))):
+    for network in (random_int8_network(lowered), random_int8_network(_with_float_edges(lowered))):
         model = write_int8(network, any_batch=True)
-        found = read_int8(model, Graph(tuple(op.node for op in network.ops), network.output_names))
-        assert write_int8(found, any_batch=True) == model
+        result = read_int8(model, Graph(tuple(op.node for op in network.ops), network.output_names))
+        assert write_int8(result, any_batch=True) == model
     assert tflite.write_tflite(
         read_int8(write_int8(random_int8_network(lowered)), lowered)
     ) == tflite.write_tflite(random_int8_network(lowered))
@@ -55,7 +55,7 @@ def test_what_was_written_is_read_back_to_the_byte(name: str, seed: int) -> None
     assert write_fp32(fused, read_fp32(real, lowered), any_batch=True) == real
 
 
-def _partly_in_float(lowered: Graph) -> Graph:
+def _with_float_edges(lowered: Graph) -> Graph:
     last = len(lowered) - 1
     return replace(
         lowered, nodes=tuple(replace(n, in_float=i in (0, last)) for i, n in enumerate(lowered))
@@ -63,29 +63,29 @@ def _partly_in_float(lowered: Graph) -> Graph:
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_head_and_tail_answer_as_the_whole_and_pass_bytes(name: str) -> None:
+def test_head_and_tail_equal_whole_network(name: str) -> None:
     lowered = _lowered(name, 2)
     whole = random_int8_network(lowered)
     images = np.random.default_rng(0).standard_normal((5, *lowered[0].op.in_shape))
     images = images.astype(np.float32)
     expected = OrtSession(write_int8(whole)).run(images)
-    found = [cut for cut in graph.iter_splits(lowered) if cut.shape[1:] != (1, 1)]
-    assert found
-    for cut in found:
+    cuts = [cut for cut in graph.iter_splits(lowered) if cut.shape[1:] != (1, 1)]
+    assert cuts
+    for cut in cuts:
         head, tail = (
             write_int8(whole.subnetwork(part), any_batch=True) for part in (cut.head, cut.tail)
         )
         first = OrtSession(rename_boundary(with_uint8_output(head), is_head=True))
-        sent = first.run(images)
-        assert sent.dtype == np.uint8
-        assert sent.shape[1:] == cut.shape
+        tensor = first.run(images)
+        assert tensor.dtype == np.uint8
+        assert tensor.shape[1:] == cut.shape
         second = OrtSession(rename_boundary(with_uint8_input(tail), is_head=False))
-        np.testing.assert_array_equal(second.run(sent), expected)
+        np.testing.assert_array_equal(second.run(tensor), expected)
         assert OrtSession(tail).run(OrtSession(head).run(images)).shape == expected.shape
     assert BOUNDARY.encode() in rename_boundary(head, is_head=True)
 
 
-def test_no_cut_goes_through_a_residual() -> None:
+def test_cuts_do_not_cross_residuals() -> None:
     lowered = _lowered("mbconv_small", 3)
     names = [node.name for node in lowered]
     inside = {
@@ -100,7 +100,7 @@ def test_no_cut_goes_through_a_residual() -> None:
     assert not inside & {cut.after for cut in graph.iter_splits(lowered)}
 
 
-def test_a_file_of_another_network_is_refused() -> None:
+def test_file_of_another_network_is_refused() -> None:
     lowered, other = _lowered("mbconv_small", 0), _lowered("resnet_small", 0)
     with pytest.raises(CompileError, match="of another network: it has no"):
         read_int8(write_int8(random_int8_network(lowered)), other)

@@ -22,7 +22,7 @@ from tests.hardware.runtimes.torch_models import MODELS, model
 from tests.models.onnx.test_onnx_writer import IMAGE, NETWORKS, ONE_INPUT, TOKENS, VECTOR, alone
 
 Array = NDArray[Any]
-SIDE = 16  #: of the images that torch's models read
+SIDE = 16  #: of the images of torch's models
 
 
 def images(shape: Sequence[int], n: int = 3) -> NDArray[np.float32]:
@@ -35,24 +35,24 @@ def run(lowered: Graph, weights: Weights, x: NDArray[np.float32]) -> NDArray[np.
 
 
 def round_trip(lowered: Graph) -> Graph:
-    """Write, read and write again; outputs are equal, and names and weights if none was fused."""
+    """Write and read a network; check that outputs and weights are equal; return it."""
     lowered = Graph.of(replace(node, op=replace(node.op, dtype="float32")) for node in lowered)
     weights = random_weights(lowered, 1)
     written = write_fp32(lowered, weights)
-    found, found_weights = import_onnx(written)
-    assert {*found_weights} == {*weights}
+    imported, imported_weights = import_onnx(written)
+    assert {*imported_weights} == {*weights}
     for name, arrays in weights.items():
-        for array, other in zip(arrays, found_weights[name], strict=True):
+        for array, other in zip(arrays, imported_weights[name], strict=True):
             assert other.dtype == np.float32
             np.testing.assert_array_equal(array, other)
     x = images(lowered[0].op.in_shape)
-    np.testing.assert_array_equal(OrtSession(written).run(x), run(found, found_weights, x))
-    return found
+    np.testing.assert_array_equal(OrtSession(written).run(x), run(imported, imported_weights, x))
+    return imported
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("op", ONE_INPUT.values(), ids=ONE_INPUT)
-def test_operator_is_read_as_it_was_written(op: OpSpec, batch: int) -> None:
+def test_operator_round_trips(op: OpSpec, batch: int) -> None:
     op = replace(op, dtype="float32", batch=batch)
     (node,) = round_trip(alone(op))
     assert node.name == "operator"
@@ -61,7 +61,7 @@ def test_operator_is_read_as_it_was_written(op: OpSpec, batch: int) -> None:
 
 @pytest.mark.parametrize("activation", ["", *ACTIVATIONS])
 @pytest.mark.parametrize("base", ["conv2d", "linear", "add", "mul"])
-def test_activation_is_read_as_it_was_written(base: str, activation: str) -> None:
+def test_activation_round_trips(base: str, activation: str) -> None:
     for shape in (IMAGE, TOKENS, VECTOR) if base != "mul" else (VECTOR,):
         kind = f"{base}+{activation}".strip("+")
         (node,) = round_trip(alone(OpSpec(kind, shape, shape), 1 + (base in ("add", "mul"))))
@@ -70,20 +70,20 @@ def test_activation_is_read_as_it_was_written(base: str, activation: str) -> Non
 
 @pytest.mark.parametrize("shape", [IMAGE, TOKENS, VECTOR])
 @pytest.mark.parametrize("base", ["conv2d", "linear"])
-def test_sum_is_read_and_fused_again(base: str, shape: Shape) -> None:
+def test_fused_sum_round_trips(base: str, shape: Shape) -> None:
     lowered = alone(OpSpec(f"{base}+add+relu", shape, shape), 2)
-    found = round_trip(lowered)
-    assert [node.op.kind for node in found] == [base, "add+relu"]
-    assert [node.op.kind for node in fuse(found, "float32")] == [lowered[0].op.kind]
+    imported = round_trip(lowered)
+    assert [node.op.kind for node in imported] == [base, "add+relu"]
+    assert [node.op.kind for node in fuse(imported, "float32")] == [lowered[0].op.kind]
 
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("lowered", NETWORKS.values(), ids=NETWORKS)
-def test_network_is_read_as_it_was_written(lowered: Graph, batch: int) -> None:
+def test_network_round_trips(lowered: Graph, batch: int) -> None:
     lowered = Graph.of(replace(node, op=replace(node.op, batch=batch)) for node in lowered)
-    found = round_trip(lowered)
-    assert [node.name for node in found] == [node.name for node in lowered]
-    assert [node.inputs for node in found] == [node.inputs for node in lowered]
+    imported = round_trip(lowered)
+    assert [node.name for node in imported] == [node.name for node in lowered]
+    assert [node.inputs for node in imported] == [node.inputs for node in lowered]
 
 
 def export(module: torch.nn.Module, opset: int, **options: Any) -> bytes:
@@ -97,13 +97,13 @@ def export(module: torch.nn.Module, opset: int, **options: Any) -> bytes:
 
 def outputs(module: torch.nn.Module, x: NDArray[np.float32]) -> NDArray[np.float32]:
     with torch.no_grad():
-        found: NDArray[np.float32] = module(torch.from_numpy(x)).numpy()
-    return found
+        result: NDArray[np.float32] = module(torch.from_numpy(x)).numpy()
+    return result
 
 
-# Of a comparison in torch's own nn.MultiheadAttention.
+# From a comparison in torch's nn.MultiheadAttention.
 tracing_is_no_error = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-# Layer norms are operators from 17 on, attention can be exported from 14 on.
+# Layer norms require opset 17, attention opset 14.
 EXPORTS = [
     (name, opset)
     for name in MODELS
@@ -113,22 +113,22 @@ EXPORTS = [
 
 
 @tracing_is_no_error
-@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize(("name", "opset"), EXPORTS)
-def test_export_computes_what_it_did(name: str, opset: int, free: bool) -> None:
+def test_imported_export_matches_torch(name: str, opset: int, is_dynamic: bool) -> None:
     module, x = model(name), images((3, SIDE, SIDE))
-    options = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}} if free else {}
+    options = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}} if is_dynamic else {}
     exported = export(module, opset, **options)
-    found = run(*import_onnx(exported), x)
+    result = run(*import_onnx(exported), x)
     expected = outputs(module, x)
-    if not free:
+    if not is_dynamic:
         np.testing.assert_allclose(OrtSession(exported).run(x), expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
     assert np.ptp(expected) > 0.1
 
 
 @tracing_is_no_error
-def test_batch_norm_that_was_exported_is_folded() -> None:
+def test_exported_batch_norm_is_folded() -> None:
     module = model("resnet")
     kept = torch.onnx.TrainingMode.PRESERVE
     exported = export(module, 17, training=kept, do_constant_folding=False)
@@ -170,12 +170,12 @@ def test_foreign_network_is_compiled_by_tvm(tmp_path: Path) -> None:
     for suffix, content in engine.export(lowered, plans, weights).items():
         files[suffix] = tmp_path / f"network{suffix}"
         files[suffix].write_bytes(content)
-    found = engine.open(files).session.run(x)
-    np.testing.assert_allclose(found, outputs(module, x), rtol=1e-4, atol=1e-4)
+    result = engine.open(files).session.run(x)
+    np.testing.assert_allclose(result, outputs(module, x), rtol=1e-4, atol=1e-4)
 
 
-class Spread(torch.nn.Module):
-    """Attention with something wrong."""
+class FaultyAttention(torch.nn.Module):
+    """Attention with a fault."""
 
     def __init__(self, fault: str):
         super().__init__()
@@ -208,7 +208,7 @@ class Spread(torch.nn.Module):
         ("no values", "a product of two tensors is only supported as a part of attention"),
     ],
 )
-def test_attention_with_a_fault_is_refused(fault: str, message: str) -> None:
-    import_onnx(export(Spread(""), 17))
+def test_faulty_attention_is_refused(fault: str, message: str) -> None:
+    import_onnx(export(FaultyAttention(""), 17))
     with pytest.raises(CompileError, match=message):
-        import_onnx(export(Spread(fault), 17))
+        import_onnx(export(FaultyAttention(fault), 17))

@@ -1,4 +1,4 @@
-"""Ways to write an operator that are read as what they are."""
+"""Different ONNX forms of an operator are recognised."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from hwnas.models.onnx.writer import write_fp32
 from tests.models.onnx.onnx_graphs import CHANNELS, MATRIX, RNG, SQUARE, X, conv, f32, graph, op
 
 
-def check(model: bytes, *kinds: str) -> None:
-    """Compare what is read of a graph with what ONNX's reference computes of it."""
+def check_import(model: bytes, *kinds: str) -> None:
+    """Compare an imported graph with ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 
     x = np.random.default_rng(2).standard_normal((1, *X)).astype(np.float32)
@@ -26,8 +26,8 @@ def check(model: bytes, *kinds: str) -> None:
     lowered, weights = import_onnx(model)
     fused = fuse(lowered, "float32")
     assert tuple(node.op.kind for node in fused) == kinds
-    found = OrtSession(write_fp32(fused, weights)).run(x)
-    np.testing.assert_allclose(found.ravel(), expected.ravel(), rtol=1e-4, atol=1e-4)
+    result = OrtSession(write_fp32(fused, weights)).run(x)
+    np.testing.assert_allclose(result.ravel(), expected.ravel(), rtol=1e-4, atol=1e-4)
 
 
 SPELLINGS: dict[str, tuple[list[Any], int, dict[str, Any]]] = {
@@ -80,9 +80,9 @@ SPELLINGS: dict[str, tuple[list[Any], int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_activation_is_known_however_it_is_written(name: str) -> None:
+def test_forms_of_activation_are_recognised(name: str) -> None:
     nodes, opset, constants = SPELLINGS[name]
-    check(graph([conv(), *nodes], opset, w=SQUARE, **constants), f"conv2d+{name.split()[0]}")
+    check_import(graph([conv(), *nodes], opset, w=SQUARE, **constants), f"conv2d+{name.split()[0]}")
 
 
 SCALED = {
@@ -91,19 +91,19 @@ SCALED = {
     "Mul": [op("Mul", "c b")],
     "Div": [op("Div", "c b")],
     "a number": [op("Mul", "c h", "d"), op("Sub", "d h")],
-    "relu after it": [op("Add", "b c", "d"), op("Relu", "d")],
+    "relu after scale": [op("Add", "b c", "d"), op("Relu", "d")],
 }
 
 
 @pytest.mark.parametrize("name", SCALED)
 def test_scale_and_shift_are_folded(name: str) -> None:
     model = graph([conv(), *SCALED[name]], w=SQUARE, b=CHANNELS.reshape(1, 8, 1, 1), h=f32(0.5))
-    check(model, "conv2d+relu" if "relu" in name else "conv2d")
+    check_import(model, "conv2d+relu" if "relu" in name else "conv2d")
 
 
-def test_bias_of_one_channel_is_no_function() -> None:
+def test_bias_of_one_channel_is_folded() -> None:
     nodes = [conv(), op("Add", "c b", "d"), op("Relu", "d")]
-    check(graph(nodes, w=SQUARE[:1], b=f32([0.3])), "conv2d+relu")
+    check_import(graph(nodes, w=SQUARE[:1], b=f32([0.3])), "conv2d+relu")
 
 
 def test_batch_norm_of_a_vector_is_folded() -> None:
@@ -113,7 +113,9 @@ def test_batch_norm_of_a_vector_is_folded() -> None:
         op("Gemm", "f w b", "g", alpha=0.5, beta=2.0),
         op("BatchNormalization", "g s b b v"),
     ]
-    check(graph(nodes, w=MATRIX, b=CHANNELS, s=CHANNELS + 1, v=CHANNELS**2 + 0.1), "mean", "linear")
+    check_import(
+        graph(nodes, w=MATRIX, b=CHANNELS, s=CHANNELS + 1, v=CHANNELS**2 + 0.1), "mean", "linear"
+    )
 
 
 POOLS: dict[str, tuple[list[Any], int]] = {
@@ -126,24 +128,24 @@ POOLS: dict[str, tuple[list[Any], int]] = {
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_mean_is_known_however_it_is_written(name: str) -> None:
+def test_forms_of_mean_are_recognised(name: str) -> None:
     nodes, opset = POOLS[name]
     constants = {"axes": np.array([2, 3]), "tokens": np.array([0, 0, -1])}
     used = {k: v for k, v in constants.items() if any(k in node.input for node in nodes)}
-    check(graph(nodes, opset, **used), "mean")
+    check_import(graph(nodes, opset, **used), "mean")
 
 
 @pytest.mark.parametrize("lower", ["SAME_UPPER", "SAME_LOWER"])
-def test_same_padding_is_taken_where_it_is_symmetric(lower: str) -> None:
+def test_symmetric_same_padding_is_accepted(lower: str) -> None:
     nodes = [op("Conv", "x w", "y", auto_pad=lower)]
-    check(graph(nodes, w=SQUARE), "conv2d")
+    check_import(graph(nodes, w=SQUARE), "conv2d")
     strided = [op("Conv", "x w", "y", auto_pad=lower, strides=[2, 2])]
     with pytest.raises(CompileError, match=r"pads \[(0, 0, 1, 1|1, 1, 0, 0)\]"):
         import_onnx(graph(strided, w=SQUARE))
 
 
-def test_valid_padding_is_taken_where_there_is_none() -> None:
-    check(graph([op("Conv", "x w", "y", auto_pad="VALID")], w=SQUARE[..., :1, :1]), "conv2d")
+def test_valid_padding_of_1x1_kernel_is_accepted() -> None:
+    check_import(graph([op("Conv", "x w", "y", auto_pad="VALID")], w=SQUARE[..., :1, :1]), "conv2d")
 
 
 def test_weights_may_be_computed_from_constants() -> None:
@@ -155,14 +157,16 @@ def test_weights_may_be_computed_from_constants() -> None:
         conv(out="y"),
     ]
     q = RNG.integers(-128, 128, (8, 8, 3, 3)).astype(np.int8)
-    check(graph(nodes, q=q, s=f32(0.01)), "conv2d")
+    check_import(graph(nodes, q=q, s=f32(0.01)), "conv2d")
 
 
-def test_what_nothing_needs_is_left_out() -> None:
+def test_unused_nodes_are_removed() -> None:
     nodes = [conv(out="unused"), conv(out="c"), op("Dropout", "c", "d"), op("Relu", "d")]
-    check(graph(nodes, w=SQUARE), "conv2d+relu")
+    check_import(graph(nodes, w=SQUARE), "conv2d+relu")
 
 
-def test_sum_of_a_layer_and_its_input_is_fused_in_any_order() -> None:
+def test_residual_sum_is_fused_in_any_order() -> None:
     for terms in ("c x", "x c"):
-        check(graph([conv(), op("Add", terms, "s"), op("Relu", "s")], w=SQUARE), "conv2d+add+relu")
+        check_import(
+            graph([conv(), op("Add", terms, "s"), op("Relu", "s")], w=SQUARE), "conv2d+add+relu"
+        )

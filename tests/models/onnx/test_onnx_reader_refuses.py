@@ -1,4 +1,4 @@
-"""What is read by nobody, because no operator of ours computes it."""
+"""ONNX graphs that are refused, because no operator of hwnas computes them."""
 
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
         ],
         r"axis=-1 and epsilon=0.001; allowed: the last axis and 1e-05",
     ),
-    "what cannot be": (
+    "impossible shape": (
         [op("Reshape", "x three")],
         r"'the Reshape' \(Reshape\): cannot be computed",
     ),
@@ -107,9 +107,9 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
         [op("MaxPool", "x", kernel_shape=[5, 5], strides=[5, 5])],
         r"kernel \[5, 5\].* of shape \(8, 4, 4\)",
     ),
-    "windows that reach out": (
+    "windows beyond the image": (
         [op("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, ceil_mode=1)],
-        "windows that reach out",
+        "windows beyond the image",
     ),
 }
 CONSTANTS = {
@@ -129,21 +129,21 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_operator_is_refused_by_name(name: str) -> None:
+def test_error_names_unsupported_node(name: str) -> None:
     nodes, message = REFUSED[name]
     used = {k: v for k, v in CONSTANTS.items() if any(k in node.input for node in nodes)}
-    with pytest.raises(CompileError, match=message) as caught:
+    with pytest.raises(CompileError, match=message) as error:
         import_onnx(graph(nodes, 20, **used))
-    assert "\n" not in str(caught.value)
-    if "output 'y'" not in str(caught.value):
-        assert str(caught.value).startswith("ONNX node '")
+    assert "\n" not in str(error.value)
+    if "output 'y'" not in str(error.value):
+        assert str(error.value).startswith("ONNX node '")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", bytes(100), Path(__file__).read_bytes()])
-def test_what_is_no_model_is_refused(content: bytes) -> None:
-    with pytest.raises(CompileError, match="This is not a valid ONNX model: ") as caught:
+def test_invalid_model_is_refused(content: bytes) -> None:
+    with pytest.raises(CompileError, match="This is not a valid ONNX model: ") as error:
         import_onnx(content)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_what_is_no_model_is_refused(content: bytes) -> None:
         ((1, 8, "h", "w"), r"\[1, 8, 'h', 'w'\].* of fixed C, H and W"),
     ],
 )
-def test_what_reads_no_images_is_refused(shape: Any, message: str) -> None:
+def test_model_without_image_input_is_refused(shape: Any, message: str) -> None:
     with pytest.raises(CompileError, match=message):
         import_onnx(graph([op("Relu", "x")], shape=shape))
 
@@ -176,7 +176,7 @@ def test_other_inputs_opsets_and_files_are_refused() -> None:
         import_onnx(outside.SerializeToString())
 
 
-def test_images_of_a_batch_are_not_mixed() -> None:
+def test_mixing_images_of_a_batch_is_refused() -> None:
     nodes = [op("Transpose", "x", "t", perm=[1, 0, 2, 3]), conv("t w", "y")]
     with pytest.raises(CompileError, match="that is not an image"):
         import_onnx(graph(nodes, shape=(8, 1, 4, 4), w=SQUARE))

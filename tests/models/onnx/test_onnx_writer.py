@@ -1,4 +1,4 @@
-"""ONNX files compute the operators of a graph; torch's functions are the reference."""
+"""ONNX files of graphs; torch's functions are the reference."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -117,7 +117,7 @@ def reference(
     return logits
 
 
-def check(lowered: Graph, n_images: int = 3) -> None:
+def check_outputs(lowered: Graph, n_images: int = 3) -> None:
     weights = random_weights(lowered, 1)
     shape = (n_images, *lowered[0].op.in_shape)
     images = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
@@ -134,25 +134,25 @@ def alone(op: OpSpec, n_inputs: int = 1) -> Graph:
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("op", ONE_INPUT.values(), ids=ONE_INPUT)
-def test_operator_computes_what_torch_does(op: OpSpec, batch: int) -> None:
-    check(alone(replace(op, batch=batch)))
+def test_operator_matches_torch(op: OpSpec, batch: int) -> None:
+    check_outputs(alone(replace(op, batch=batch)))
 
 
-def test_every_base_is_tested() -> None:
+def test_all_operators_are_tested() -> None:
     assert {op.base for op in ONE_INPUT.values()} | {"add", "mul"} == {*BASES}
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("base", ["conv2d+bn", "linear", "add"])
-def test_activation_computes_what_torch_does(base: str, activation: str) -> None:
+def test_activation_matches_torch(base: str, activation: str) -> None:
     for shape in (IMAGE, TOKENS, VECTOR):
-        check(alone(OpSpec(f"{base}+{activation}", shape, shape), 1 + (base == "add")))
+        check_outputs(alone(OpSpec(f"{base}+{activation}", shape, shape), 1 + (base == "add")))
 
 
 @pytest.mark.parametrize("shape", [IMAGE, TOKENS, VECTOR])
 @pytest.mark.parametrize("base", ["conv2d+bn", "linear"])
-def test_sum_comes_before_the_activation(base: str, shape: Shape) -> None:
-    check(alone(OpSpec(f"{base}+add+relu", shape, shape), 2))
+def test_sum_precedes_activation(base: str, shape: Shape) -> None:
+    check_outputs(alone(OpSpec(f"{base}+add+relu", shape, shape), 2))
 
 
 def squeeze_and_excite(gates: str) -> Graph:
@@ -198,12 +198,14 @@ NETWORKS = {
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("lowered", NETWORKS.values(), ids=NETWORKS)
-def test_network_computes_what_torch_does(lowered: Graph, batch: int) -> None:
-    check(Graph.of(replace(node, op=replace(node.op, batch=batch)) for node in lowered), 4)
+def test_network_matches_torch(lowered: Graph, batch: int) -> None:
+    check_outputs(Graph.of(replace(node, op=replace(node.op, batch=batch)) for node in lowered), 4)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_fused_and_unfused_are_equal(small: SearchSpace, task: Signature, seed: int) -> None:
+def test_fused_and_unfused_networks_are_equal(
+    small: SearchSpace, task: Signature, seed: int
+) -> None:
     family = families.get("mbconv")
     mbconv = family.lower(small, small.largest(), task)
     for lowered in (mbconv, transformer()):
@@ -217,14 +219,14 @@ def test_fused_and_unfused_are_equal(small: SearchSpace, task: Signature, seed: 
         assert np.allclose(outputs, reference(fused, weights, images), rtol=1e-3, atol=1e-3)
 
 
-def test_nodes_have_the_names_of_operators_and_nothing_else_is_read_or_returned() -> None:
+def test_nodes_have_names_of_operators() -> None:
     lowered = (*transformer()[:-1], replace(transformer()[-1], name=LOGITS))
     lowered = (
         replace(lowered[0], name=IMAGES),
         replace(lowered[1], inputs=(IMAGES,)),
         *lowered[2:],
     )
-    check(Graph.of(lowered))
+    check_outputs(Graph.of(lowered))
     graph = onnx.load_from_string(
         write_fp32(Graph.of(lowered), random_weights(Graph.of(lowered), 0))
     ).graph
@@ -234,21 +236,19 @@ def test_nodes_have_the_names_of_operators_and_nothing_else_is_read_or_returned(
     assert [value.name for value in graph.output] == [LOGITS]
 
 
-def test_equal_networks_give_equal_bytes() -> None:
+def test_equal_networks_have_equal_bytes() -> None:
     weights = random_weights(transformer(), 0)
     assert write_fp32(transformer(), weights) == write_fp32(transformer(), weights)
 
 
-def test_random_weights_let_activations_keep_their_size(
-    small: SearchSpace, task: Signature
-) -> None:
+def test_random_weights_keep_scale_of_activations(small: SearchSpace, task: Signature) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
     images = np.random.default_rng(0).standard_normal((4, *lowered[0].op.in_shape))
     outputs = reference(lowered, random_weights(lowered, 0), images.astype(np.float32))
     assert 0.01 < np.abs(outputs).mean() < 100
 
 
-def test_missing_weights_are_refused_by_name() -> None:
+def test_error_names_operator_without_weights() -> None:
     with pytest.raises(CompileError, match="'operator' has no weights: linear"):
         write_fp32(alone(ONE_INPUT["linear of a vector"]), {})
 
@@ -260,12 +260,12 @@ def test_unknown_operator_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["conv2d+bn+add", "layernorm", "attention"])
-def test_what_has_a_tensor_of_unknown_scale_is_refused_in_int8(kind: str) -> None:
+def test_operator_without_int8_form_is_refused(kind: str) -> None:
     with pytest.raises(CompileError, match="'operator' cannot be written in int8"):
         write_int8(random_int8_network(alone(OpSpec(kind, IMAGE, IMAGE), 2)))
 
 
 @pytest.mark.parametrize("name", ["layer norm of tokens", "attention"])
-def test_what_computes_tensors_inside_is_refused_in_int8(name: str) -> None:
+def test_composite_operator_is_refused_in_int8(name: str) -> None:
     with pytest.raises(CompileError, match=r"'operator' cannot be written in int8.*int8 has no"):
         write_int8(random_int8_network(alone(ONE_INPUT[name])))

@@ -1,4 +1,4 @@
-"""Images and data sets that tests make."""
+"""Images and data sets for tests."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def png(size: tuple[int, int], mode: str = "L", value: int = 100) -> bytes:
 
 
 def photo(rng: np.random.Generator, size: tuple[int, int]) -> bytes:
-    """Return a JPEG that looks a little like a photo: smooth, and different everywhere."""
+    """Return a JPEG of a smooth random image, similar to a photo."""
     coarse = rng.integers(0, 256, (6, 8, 3), np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG")
@@ -31,7 +31,7 @@ def photo(rng: np.random.Generator, size: tuple[int, int]) -> bytes:
 
 
 def write(path: Path, images: Sequence[bytes], labels: Sequence[object]) -> Path:
-    """Write a Parquet file as pyarrow makes it: nothing says what its columns are."""
+    """Write a Parquet file without metadata on the types of its columns."""
     image = [{"bytes": content, "path": None} for content in images]
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"image": image, "label": labels}), path)
@@ -42,7 +42,7 @@ def write_hub(
     path: Path, images: Sequence[bytes], columns: Mapping[str, tuple[Sequence[str], Sequence[Any]]],
     image: str = "image",
 ) -> Path:  # fmt: skip
-    """Write a Parquet file as the hub has it: columns of images and of classes with names."""
+    """Write a Parquet file with the metadata of the Hugging Face hub."""
     kinds = {name: datasets.ClassLabel(names=list(names)) for name, (names, _) in columns.items()}
     features = datasets.Features({image: datasets.Image(), **kinds})
     content = {name: labels for name, (_, labels) in columns.items()}
@@ -53,7 +53,7 @@ def write_hub(
 
 
 def write_folder(path: Path, classes: dict[str, Sequence[bytes]]) -> Path:
-    """Write a folder a class."""
+    """Write one folder per class."""
     for name, images in classes.items():
         (path / name).mkdir(parents=True)
         for i, content in enumerate(images):
@@ -62,5 +62,5 @@ def write_folder(path: Path, classes: dict[str, Sequence[bytes]]) -> Path:
     return path
 
 
-def loaded(path: Path, **options: Any) -> ImageData:
+def load_images(path: Path, **options: Any) -> ImageData:
     return load_data(DatasetConfig("mine", path=str(path), **options), 16, NullProgress())

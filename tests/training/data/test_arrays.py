@@ -1,4 +1,4 @@
-"""Images and targets of a user's own, given from Python."""
+"""Images and targets given in Python."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,16 +23,16 @@ IMAGES = np.arange(N, dtype=np.uint8)[:, None, None] * np.ones((8, 8), np.uint8)
 
 
 @pytest.mark.parametrize("n_values", [1, 2])
-def test_values_stay_with_their_images(tmp_path: Path, n_values: int) -> None:
+def test_values_match_their_images(tmp_path: Path, n_values: int) -> None:
     values = np.stack([np.arange(N) / 4, np.arange(N) - 7.5], axis=1)[:, :n_values]
     path = save_data((IMAGES, values), tmp_path)
     data = load_data(DatasetConfig("images", path=str(path), task="regression"), 8, NullProgress())
     assert data.task.n_outputs == n_values
     for split in (data.train, data.validation, data.test):
         images, targets = split.content()
-        of = np.frombuffer(images, np.uint8).reshape(-1, 64)[:, 0]
-        found = np.frombuffer(targets, np.float32).reshape(-1, n_values)
-        assert np.array_equal(found, values[of].astype(np.float32))
+        first_pixels = np.frombuffer(images, np.uint8).reshape(-1, 64)[:, 0]
+        result = np.frombuffer(targets, np.float32).reshape(-1, n_values)
+        assert np.array_equal(result, values[first_pixels].astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,15 @@ def test_values_stay_with_their_images(tmp_path: Path, n_values: int) -> None:
         (np.zeros((N, 2), np.int64), r"not one-hot\. Multi-label data are not supported"),
     ],
 )
-def test_values_are_no_classes(tmp_path: Path, targets: NDArray[np.generic], message: str) -> None:
+def test_values_are_refused_as_classes(
+    tmp_path: Path, targets: NDArray[np.generic], message: str
+) -> None:
     path = save_data((IMAGES, targets), tmp_path)
     with pytest.raises(ConfigError, match=f"^dataset: .*{message}"):
         load_data(DatasetConfig("images", path=str(path)), 8, NullProgress())
 
 
-def test_images_that_are_there_several_times_are_told(tmp_path: Path) -> None:
+def test_duplicate_images_are_noted(tmp_path: Path) -> None:
     path = save_data((np.concatenate([IMAGES, IMAGES]), [*"ab"] * N), tmp_path)
     notes = load_data(DatasetConfig("images", path=str(path)), 8, NullProgress()).notes
     assert any("images are training images, too, for example image " in note for note in notes)
@@ -57,19 +59,19 @@ def test_images_that_are_there_several_times_are_told(tmp_path: Path) -> None:
     assert not any("training images, too" in note for note in notes)
 
 
-def test_a_picture_with_a_palette_has_its_colours(tmp_path: Path) -> None:
+def test_palette_image_keeps_colours(tmp_path: Path) -> None:
     red = Image.new("RGB", (8, 8), (200, 10, 10)).convert("P")
     path = save_data([(red, "a"), (red, "b")] * 10, tmp_path)
     data = load_data(DatasetConfig("images", path=str(path)), 8, NullProgress())
     assert data.mean == pytest.approx((200 / 255, 10 / 255, 10 / 255), abs=0.05)
 
 
-def test_a_list_of_arrays_is_refused_in_words(tmp_path: Path) -> None:
+def test_list_of_arrays_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dataset: item 0 is a ndarray.*\(images, targets\)"):
         save_data([IMAGES, np.zeros(N)], tmp_path)
 
 
-def test_words_may_be_objects_as_pandas_keeps_them(tmp_path: Path) -> None:
+def test_text_targets_may_have_object_dtype(tmp_path: Path) -> None:
     words = np.array([*"ab"] * (N // 2), dtype=object)
     assert save_data((IMAGES, words), tmp_path) == save_data((IMAGES, words.tolist()), tmp_path)
     words[0] = None
@@ -78,17 +80,17 @@ def test_words_may_be_objects_as_pandas_keeps_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [(IMAGES[:0], []), []])
-def test_no_images_are_refused_in_words(tmp_path: Path, data: object) -> None:
+def test_empty_data_are_refused(tmp_path: Path, data: object) -> None:
     with pytest.raises(ConfigError, match=r"there are no images"):
         save_data(data, tmp_path)
 
 
-def test_every_image_needs_a_target(tmp_path: Path) -> None:
+def test_missing_targets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"for each of the {N} images"):
         save_data((IMAGES, np.zeros(N - 1)), tmp_path)
 
 
-# Other forms of the same data.
+# Other types of the same data.
 
 LABELS = np.arange(N) % 2
 PICTURES = [Image.fromarray(image) for image in IMAGES]
@@ -114,7 +116,7 @@ def _named() -> Items:
     return items
 
 
-def _table(rows: slice = slice(None)) -> datasets.Dataset:
+def _hub_dataset(rows: slice = slice(None)) -> datasets.Dataset:
     features = datasets.Features(
         {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
     )
@@ -143,16 +145,16 @@ def _table(rows: slice = slice(None)) -> datasets.Dataset:
         lambda: {"train": (IMAGES, LABELS)},
     ],
 )
-def test_forms_of_the_same_data_are_the_same(tmp_path: Path, data: Callable[[], object]) -> None:
-    same = _read(save_data((IMAGES, LABELS), tmp_path))
-    found = _read(save_data(data(), tmp_path))
-    assert found.digest == same.digest
-    assert found.task.names == ("0", "1")
+def test_types_of_data_give_equal_digests(tmp_path: Path, data: Callable[[], object]) -> None:
+    expected = _load(save_data((IMAGES, LABELS), tmp_path))
+    loaded = _load(save_data(data(), tmp_path))
+    assert loaded.digest == expected.digest
+    assert loaded.task.names == ("0", "1")
 
 
-@pytest.mark.parametrize("data", [_named, _table, lambda: DataLoader(_named())])
-def test_classes_have_the_names_of_the_data_set(tmp_path: Path, data: Callable[[], object]) -> None:
-    assert _read(save_data(data(), tmp_path)).task.names == ("cat", "dog")
+@pytest.mark.parametrize("data", [_named, _hub_dataset, lambda: DataLoader(_named())])
+def test_class_names_of_data_set_are_kept(tmp_path: Path, data: Callable[[], object]) -> None:
+    assert _load(save_data(data(), tmp_path)).task.names == ("cat", "dog")
 
 
 @pytest.mark.parametrize(
@@ -160,23 +162,29 @@ def test_classes_have_the_names_of_the_data_set(tmp_path: Path, data: Callable[[
     [
         lambda: ((IMAGES[:30], LABELS[:30]), (IMAGES[30:], LABELS[30:])),
         lambda: {"train": (IMAGES[:30], LABELS[:30]), "Test": (IMAGES[30:], LABELS[30:])},
-        lambda: datasets.DatasetDict(train=_table(slice(30)), test=_table(slice(30, N))),
-        lambda: (_table(slice(30)), _table(slice(30, N))),
+        lambda: datasets.DatasetDict(
+            train=_hub_dataset(slice(30)), test=_hub_dataset(slice(30, N))
+        ),
+        lambda: (_hub_dataset(slice(30)), _hub_dataset(slice(30, N))),
     ],
 )
-def test_a_test_split_stays_one(tmp_path: Path, data: Callable[[], object]) -> None:
-    found = _read(save_data(data(), tmp_path))
-    assert [len(split) for split in (found.train, found.validation, found.test)] == [27, 3, 10]
-    assert sorted(images_of(found.test)[:, 0, 0, 0].tolist()) == [*range(30, N)]
+def test_given_test_split_is_kept(tmp_path: Path, data: Callable[[], object]) -> None:
+    data_read = _load(save_data(data(), tmp_path))
+    assert [len(split) for split in (data_read.train, data_read.validation, data_read.test)] == [
+        27,
+        3,
+        10,
+    ]
+    assert sorted(images_of(data_read.test)[:, 0, 0, 0].tolist()) == [*range(30, N)]
 
 
-def test_a_validation_split_stays_one(tmp_path: Path) -> None:
+def test_given_validation_split_is_kept(tmp_path: Path) -> None:
     parts = {"train": slice(20), "val": slice(20, 30), "test": slice(30, N)}
     path = save_data({name: (IMAGES[at], LABELS[at]) for name, at in parts.items()}, tmp_path)
-    assert sorted(images_of(_read(path).validation)[:, 0, 0, 0].tolist()) == [*range(20, 30)]
+    assert sorted(images_of(_load(path).validation)[:, 0, 0, 0].tolist()) == [*range(20, 30)]
 
 
-def _read(path: Path) -> ImageData:
+def _load(path: Path) -> ImageData:
     return load_data(DatasetConfig("images", path=str(path)), 8, NullProgress())
 
 
@@ -215,13 +223,13 @@ def _read(path: Path) -> ImageData:
         (lambda: ([Image.new("F", (8, 8))] * N, LABELS), "image 0 is an image of mode F"),
     ],
 )  # fmt: skip
-def test_data_of_other_forms_are_refused_in_one_line(
+def test_unsupported_data_are_refused_in_one_line(
     tmp_path: Path, data: Callable[[], object], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"^dataset.*{message}") as caught:
-        _read(save_data(data(), tmp_path))
-    assert "\n" not in str(caught.value)
-    assert str(tmp_path) not in str(caught.value)
+    with pytest.raises(ConfigError, match=f"^dataset.*{message}") as error:
+        _load(save_data(data(), tmp_path))
+    assert "\n" not in str(error.value)
+    assert str(tmp_path) not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -248,4 +256,4 @@ def test_files_with_other_arrays_are_refused(
 ) -> None:
     np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=message):
-        _read(tmp_path / "x.npz")
+        _load(tmp_path / "x.npz")

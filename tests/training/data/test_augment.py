@@ -6,7 +6,7 @@ from hwnas.training.data import AugmentationParameters, DatasetConfig, augment, 
 from hwnas.training.data.augmentation import crop
 
 
-def test_shift_moves_images_without_changing_them() -> None:
+def test_shift_moves_images_unchanged() -> None:
     images = torch.zeros(64, 9, 9, 1, dtype=torch.uint8)
     images[:, 4, 4] = 255
     rng = torch.Generator().manual_seed(0)
@@ -18,7 +18,7 @@ def test_shift_moves_images_without_changing_them() -> None:
     assert all(abs(row - 4) <= 2 and abs(column - 4) <= 2 for row, column in places)
 
 
-def test_digits_are_not_mirrored_and_fashion_is() -> None:
+def test_only_fashion_is_mirrored() -> None:
     import yaml
 
     from hwnas.core import package
@@ -55,7 +55,7 @@ def test_augment_draws_as_it_always_did() -> None:
         assert torch.equal(changed[i], padded[row : row + 8, column : column + 8])
 
 
-def test_crops_have_the_area_and_the_ratio_that_are_asked_for() -> None:
+def test_crops_have_configured_area_and_ratio() -> None:
     changes = draw_changes(2000, 1, DatasetConfig("x", crop=0.25), torch.Generator().manual_seed(0))
     assert changes.crops is not None
     left, top, width, height = changes.crops.boxes(100, 80).T
@@ -71,22 +71,24 @@ def test_crops_have_the_area_and_the_ratio_that_are_asked_for() -> None:
     assert 1.32 < ratio.max() <= 4 / 3 + 1e-9
 
 
-def test_crop_shows_what_lies_in_its_box_enlarged() -> None:
+def test_crop_is_enlarged_box() -> None:
     rng = np.random.default_rng(0)
     coarse = Image.fromarray(rng.integers(0, 256, (5, 5, 3), np.uint8))
     image = np.asarray(coarse.resize((32, 32), Image.Resampling.BICUBIC))
     boxes = np.array([[0.0, 0.0, 32.0, 32.0], [4.0, 8.0, 16.0, 12.0], [7.3, 1.1, 20.5, 24.2]])
-    found = crop(torch.from_numpy(np.stack([image] * 3)), boxes)
-    assert np.array_equal(found[0].numpy(), image)
+    cropped = crop(torch.from_numpy(np.stack([image] * 3)), boxes)
+    assert np.array_equal(cropped[0].numpy(), image)
     for i in (1, 2):
         left, top, width, height = boxes[i]
         box = (left, top, left + width, top + height)
         expected = Image.fromarray(image).resize((32, 32), Image.Resampling.BILINEAR, box)
-        inner = (slice(3, -3), slice(3, -3))  # at the border one repeats, the other looks beyond
-        assert np.abs(found[i].numpy()[inner].astype(int) - np.asarray(expected)[inner]).max() <= 2
+        inner = (slice(3, -3), slice(3, -3))  # borders are padded differently
+        assert (
+            np.abs(cropped[i].numpy()[inner].astype(int) - np.asarray(expected)[inner]).max() <= 2
+        )
 
 
-def test_no_crop_draws_nothing() -> None:
+def test_no_crop_uses_no_random_numbers() -> None:
     rng = torch.Generator().manual_seed(0)
     before = rng.get_state()
     assert draw_changes(8, 32, DatasetConfig("x"), rng) == AugmentationParameters()

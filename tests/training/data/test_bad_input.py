@@ -1,4 +1,4 @@
-"""Bad data are refused in one line that says where, and what is allowed."""
+"""Invalid data are refused in one line with the place and the allowed values."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from hwnas.__main__ import run
 from hwnas.core.errors import ConfigError, DataError
 from hwnas.training.data import DatasetConfig
 from tests.conftest import images_of
-from tests.training.data.made import loaded, photo, png, write, write_folder, write_hub
+from tests.training.data.made import load_images, photo, png, write, write_folder, write_hub
 
 TEN = [png((8, 8))] * 10
 
@@ -76,7 +76,7 @@ def _negative(folder: Path) -> Path:
     return write(folder / "test-0.parquet", TEN[:4], [0, 1, -1, -1]).parent
 
 
-def _beyond(folder: Path) -> Path:
+def _unknown_label(folder: Path) -> Path:
     labels = [0, 1, 2, 7, 0, 1, 2, 0, 1, 2]
     return write_hub(folder / "x.parquet", TEN, {"label": (("a", "b", "c"), labels)})
 
@@ -160,9 +160,9 @@ def _text_file(folder: Path) -> Path:
     return folder / "x.txt"
 
 
-def _read_whole(path: Path, in_memory: bool) -> None:
-    data = loaded(path, in_memory=in_memory, validation=0.25, test=0.25)
-    for split in (data.train, data.validation, data.test):  # streamed: damage is found by decoding
+def _read_all(path: Path, in_memory: bool) -> None:
+    data = load_images(path, in_memory=in_memory, validation=0.25, test=0.25)
+    for split in (data.train, data.validation, data.test):  # streamed images are decoded here
         images_of(split)
 
 
@@ -180,7 +180,7 @@ def _read_whole(path: Path, in_memory: bool) -> None:
         (_single_image, "too small to split.*at least 3 images.*fewer of 'eel'"),
         (_too_few_for_fraction, "too small to split"),
         (_negative, "split 'test', row 2 has the label -1: must not be negative. Label or remove"),
-        (_beyond, "row 3 has the label 7: must be 0 to 2"),
+        (_unknown_label, "row 3 has the label 7: must be 0 to 2"),
         (_no_label, "split 'train', row 4 has no label"),
         (_fraction_for_label, "label 0.5: must be a whole number or text"),
         (_other_classes, "split 'test' has classes without any image in split 'train' .1.: 'eel'"),
@@ -203,12 +203,12 @@ def _read_whole(path: Path, in_memory: bool) -> None:
     ],
 )
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_bad_data_are_refused_in_one_line(
+def test_invalid_data_are_refused_in_one_line(
     tmp_path: Path, make: Callable[[Path], Path], message: str, in_memory: bool
 ) -> None:
     path = make(tmp_path)
     with pytest.raises(DataError, match=message) as error:
-        _read_whole(path, in_memory)
+        _read_all(path, in_memory)
     assert "\n" not in str(error.value)
 
 
@@ -222,20 +222,22 @@ def test_bad_data_are_refused_in_one_line(
         ({"test_split": "Training"}, "'Training' is the training split.*test_split=test"),
     ],
 )
-def test_columns_and_splits_that_are_not_there_are_refused(
+def test_missing_columns_and_splits_are_refused(
     tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        loaded(write(tmp_path / "x.parquet", TEN, [0, 1] * 5), **options)
+        load_images(write(tmp_path / "x.parquet", TEN, [0, 1] * 5), **options)
 
 
-def test_split_of_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_split_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no split 'validation'.*only: train.*test_split=test"):
-        loaded(write_folder(tmp_path, {"a": TEN, "b": TEN}), test_split="validation")
+        load_images(write_folder(tmp_path, {"a": TEN, "b": TEN}), test_split="validation")
 
 
 @pytest.mark.parametrize("error", ["401 Client Error", "403 Forbidden"])
-def test_gated_data_set_tells_how_to_log_in(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+def test_error_for_gated_data_set_explains_login(
+    monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
     import datasets
     import httpx2
     from huggingface_hub.errors import GatedRepoError
@@ -263,7 +265,7 @@ def test_gated_data_set_tells_how_to_log_in(monkeypatch: pytest.MonkeyPatch, err
         ({"test_split": "train"}, r"dataset\.test_split=train"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(option: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused(option: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DatasetConfig("x", **option)  # type: ignore[arg-type]
 
@@ -277,7 +279,7 @@ def test_options_that_make_no_sense_are_refused(option: dict[str, object], messa
         (_folder_without_images, "holds no images"),
     ],
 )
-def test_command_refuses_bad_data_in_one_line(
+def test_command_refuses_invalid_data_in_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -296,74 +298,76 @@ def test_command_refuses_bad_data_in_one_line(
     assert message in captured.err
 
 
-def _in_folders(path: Path) -> Path:
+def _write_class_folders(path: Path) -> Path:
     rng = np.random.default_rng(0)
     photos = [photo(rng, (16, 16)) for _ in range(40)]
     return write_folder(path, {"a": photos[:20], "b": photos[20:]})
 
 
-def _looped(path: Path) -> str:
-    (_in_folders(path) / "a" / "again").symlink_to(path, target_is_directory=True)
+def _linked_to_parent(path: Path) -> str:
+    (_write_class_folders(path) / "a" / "again").symlink_to(path, target_is_directory=True)
     return "is a link to a folder that it lies in"
 
 
-def _piped(path: Path) -> str:
-    os.mkfifo(_in_folders(path) / "a" / "x.png")
+def _with_pipe(path: Path) -> str:
+    os.mkfifo(_write_class_folders(path) / "a" / "x.png")
     return "is neither a file nor a folder"
 
 
 def _linked_to_device(path: Path) -> str:
-    (_in_folders(path) / "a" / "x.png").symlink_to("/dev/zero")
+    (_write_class_folders(path) / "a" / "x.png").symlink_to("/dev/zero")
     return "is neither a file nor a folder"
 
 
-def _huge(path: Path) -> str:
-    with (_in_folders(path) / "a" / "x.png").open("wb") as file:
+def _with_huge_file(path: Path) -> str:
+    with (_write_class_folders(path) / "a" / "x.png").open("wb") as file:
         file.truncate(1 << 40)
     return "cannot be read: it is larger than 256 MiB"
 
 
 def _linked_to_system(path: Path) -> str:
-    (_in_folders(path) / "c").symlink_to("/proc/self", target_is_directory=True)
+    (_write_class_folders(path) / "c").symlink_to("/proc/self", target_is_directory=True)
     return "is a folder of the operating system"
 
 
-@pytest.mark.parametrize("make", [_looped, _piped, _linked_to_device, _huge, _linked_to_system])
-def test_folders_without_an_end_are_refused(make: Callable[[Path], str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "make", [_linked_to_parent, _with_pipe, _linked_to_device, _with_huge_file, _linked_to_system]
+)
+def test_endless_folders_are_refused(make: Callable[[Path], str], tmp_path: Path) -> None:
     message = make(tmp_path / "images")
-    with pytest.raises(DataError, match=message) as caught:
-        loaded(tmp_path / "images")
-    assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match=message) as error:
+        load_images(tmp_path / "images")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("path", ["/proc/self", "/dev/zero", "/dev"])
-def test_what_is_no_data_set_is_refused(path: str) -> None:
+def test_system_paths_are_refused(path: str) -> None:
     with pytest.raises(DataError):
-        loaded(Path(path))
+        load_images(Path(path))
 
 
-def test_labels_that_are_objects_are_refused(tmp_path: Path) -> None:
+def test_dict_labels_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", TEN, [{"a": i} for i in range(10)])
     with pytest.raises(DataError, match="must be a whole number or text"):
-        loaded(tmp_path)
+        load_images(tmp_path)
 
 
-def test_images_of_several_splits_are_told(tmp_path: Path) -> None:
+def test_images_in_several_splits_are_noted(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     photos = [photo(rng, (16, 16)) for _ in range(60)]
     write_folder(tmp_path / "train", {"a": photos[:20], "b": photos[20:40]})
     write_folder(tmp_path / "test", {"a": photos[40:50], "b": [*photos[50:58], *photos[38:40]]})
-    notes = " ".join(loaded(tmp_path).notes)
+    notes = " ".join(load_images(tmp_path).notes)
     assert "2 of 20 test images are training images, too" in notes
     assert f"{tmp_path / 'test' / 'b'}" in notes
     assert "validation images are" not in notes
     assert "different labels" not in notes
 
 
-def test_images_with_several_labels_are_named(tmp_path: Path) -> None:
+def test_images_with_several_labels_are_noted(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     photos = [photo(rng, (16, 16)) for _ in range(40)]
     write_folder(tmp_path / "images", {"a": photos[:20], "b": [*photos[20:], *photos[17:20]]})
-    (note,) = [note for note in loaded(tmp_path).notes if "different labels" in note]
+    (note,) = [note for note in load_images(tmp_path).notes if "different labels" in note]
     assert "3 images occur with different labels, for example " in note
     assert {"a", "b"} == {Path(word).parent.name for word in note.split() if ".jpg" in word}

@@ -1,4 +1,4 @@
-"""Data as people have them: folders of splits, EXIF orientations, few images, odd labels."""
+"""Data of practice: folders of splits, EXIF orientations, few images, unusual labels."""
 
 import gc
 import io
@@ -21,7 +21,7 @@ from hwnas.core.progress import NullProgress
 from hwnas.training.data import DatasetConfig, ImageData, hub, load_data
 from hwnas.training.options import TrainingConfig
 from tests.conftest import images_of
-from tests.training.data.made import loaded, png, write, write_folder, write_hub
+from tests.training.data.made import load_images, png, write, write_folder, write_hub
 
 CLASSES = ("cat", "dog")
 
@@ -57,7 +57,7 @@ def _sizes(data: ImageData) -> list[int]:
 def test_folders_of_splits_are_found(tmp_path: Path, folders: tuple[str, str]) -> None:
     for folder, n in zip(folders, (20, 6), strict=True):
         write_folder(tmp_path / folder, _classes(n))
-    data = loaded(tmp_path)
+    data = load_images(tmp_path)
     assert data.task.names == CLASSES
     assert _sizes(data) == [36, 4, 12]
 
@@ -66,49 +66,47 @@ def test_folders_of_splits_are_found(tmp_path: Path, folders: tuple[str, str]) -
 def test_validation_folders_are_found(tmp_path: Path, name: str) -> None:
     for folder, n in (("training", 20), (name, 5), ("testing", 6)):
         write_folder(tmp_path / folder, _classes(n))
-    assert _sizes(loaded(tmp_path)) == [40, 10, 12]
+    assert _sizes(load_images(tmp_path)) == [40, 10, 12]
 
 
-def test_inner_folders_of_classes_are_read_through(tmp_path: Path) -> None:
+def test_nested_class_folders_are_read(tmp_path: Path) -> None:
     for name in CLASSES:
         write_folder(tmp_path / "train" / name, {"images": _images(20)})
-    assert loaded(tmp_path).task.names == CLASSES
+    assert load_images(tmp_path).task.names == CLASSES
 
 
-def test_a_class_named_train_is_a_class(tmp_path: Path) -> None:
+def test_class_may_be_named_train(tmp_path: Path) -> None:
     write_folder(tmp_path, {"bus": _images(20), "train": _images(20)})
-    assert loaded(tmp_path).task.names == ("bus", "train")
+    assert load_images(tmp_path).task.names == ("bus", "train")
 
 
 @pytest.mark.parametrize("folders", [("a", "b"), ("train", "test")])
-def test_classes_that_share_several_folders_are_refused(
-    tmp_path: Path, folders: tuple[str, str]
-) -> None:
+def test_ambiguous_folders_are_refused(tmp_path: Path, folders: tuple[str, str]) -> None:
     for name in ("fold1", "fold2"):
         write_folder(tmp_path / name, {folder: _images(10) for folder in folders})
     with pytest.raises(DataError, match=r"contain the folders '.*', '.*'\. It is not clear which"):
-        loaded(tmp_path)
+        load_images(tmp_path)
 
 
-def test_two_folders_of_one_split_are_refused(tmp_path: Path) -> None:
+def test_duplicate_split_folders_are_refused(tmp_path: Path) -> None:
     for folder in ("train", "Training", "test"):
         write_folder(tmp_path / folder, _classes(10))
     with pytest.raises(DataError, match="two train splits"):
-        loaded(tmp_path)
+        load_images(tmp_path)
 
 
-def test_splits_without_training_images_are_refused(tmp_path: Path) -> None:
+def test_missing_training_split_is_refused(tmp_path: Path) -> None:
     for folder in ("val", "Test"):
         write_folder(tmp_path / folder, _classes(10))
     with pytest.raises(DataError, match="no split 'train', only: Test, val"):
-        loaded(tmp_path)
+        load_images(tmp_path)
 
 
-def test_folders_that_are_left_out_are_named(tmp_path: Path) -> None:
+def test_ignored_folders_are_noted(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", _classes(20))
     write_folder(tmp_path / "extra", {"cat": _images(3)})
     write_folder(tmp_path, {"test": _images(7)})
-    data = loaded(tmp_path)
+    data = load_images(tmp_path)
     assert data.task.names == CLASSES
     assert sum(_sizes(data)) == 40
     notes = " ".join(data.notes)
@@ -116,72 +114,76 @@ def test_folders_that_are_left_out_are_named(tmp_path: Path) -> None:
     assert "the 7 images of the test split have no class folders and are left out" in notes
 
 
-def test_folders_of_tools_are_skipped(tmp_path: Path) -> None:
+def test_folders_of_tools_are_ignored(tmp_path: Path) -> None:
     write_folder(tmp_path, _classes(20))
     for name in ("@eaDir", ".ipynb_checkpoints", "__MACOSX"):
         write_folder(tmp_path, {name: _images(2)})
         write_folder(tmp_path / "cat", {name: _images(2)})
-    data = loaded(tmp_path)
+    data = load_images(tmp_path)
     assert (data.task.names, sum(_sizes(data))) == (CLASSES, 40)
 
 
-def test_spaces_around_a_name_make_no_class(tmp_path: Path) -> None:
+def test_spaces_around_class_names_are_ignored(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", {"cat": _images(20), "dog": _images(20)})
     write_folder(tmp_path / "test", {"cat ": _images(5), "dog": _images(5)})
-    data = loaded(tmp_path)
+    data = load_images(tmp_path)
     assert data.class_counts["test"] == {"cat": 5, "dog": 5}
     labels = [["cat", "cat ", " dog", "dog"][i % 4] for i in range(40)]
     path = write(tmp_path / "table" / "x.parquet", _images(40), labels)
-    assert loaded(path).task.names == CLASSES
+    assert load_images(path).task.names == CLASSES
 
 
 @pytest.mark.parametrize("folder", ["", "images"])
-def test_a_csv_file_of_labels_is_pointed_to_metadata(tmp_path: Path, folder: str) -> None:
+def test_error_for_csv_of_labels_names_metadata_csv(tmp_path: Path, folder: str) -> None:
     (tmp_path / "labels.csv").write_text("file,label\n0.png,cat\n")
     (tmp_path / folder).mkdir(exist_ok=True)
     for i, content in enumerate(_images(10)):
         (tmp_path / folder / f"{i}.png").write_bytes(content)
     with pytest.raises(DataError, match=r"metadata\.csv.* file_name and label"):
-        loaded(tmp_path)
+        load_images(tmp_path)
 
 
 # Images.
 
-_SHOWN = np.zeros((24, 24, 3), np.uint8)
-_SHOWN[:12, :, 0] = _SHOWN[:, :12, 1] = 200  # red above, green to the left
+_UPRIGHT = np.zeros((24, 24, 3), np.uint8)
+_UPRIGHT[:12, :, 0] = _UPRIGHT[:, :12, 1] = 200  # red above, green to the left
 
 
-def _stored(orientation: int, kind: str) -> bytes:
-    """Return an image that viewers show as ``_SHOWN``."""
-    back = {
+def _encode(orientation: int, kind: str) -> bytes:
+    """Return an encoded image with an EXIF orientation that viewers show as ``_UPRIGHT``."""
+    inverse = {
         2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180,
         4: Image.Transpose.FLIP_TOP_BOTTOM, 5: Image.Transpose.TRANSPOSE,
         6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
         8: Image.Transpose.ROTATE_270,
     }  # fmt: skip
-    picture, exif, buffer = Image.fromarray(_SHOWN), Image.Exif(), io.BytesIO()
+    picture, exif, buffer = Image.fromarray(_UPRIGHT), Image.Exif(), io.BytesIO()
     exif[0x0112] = orientation
-    if orientation in back:
-        picture = picture.transpose(back[orientation])
+    if orientation in inverse:
+        picture = picture.transpose(inverse[orientation])
     picture.save(buffer, kind, exif=exif, quality=100, subsampling=0, lossless=True)
     return buffer.getvalue()
 
 
-def _read(tmp_path: Path, images: Sequence[bytes]) -> tuple[NDArray[np.uint8], ImageData]:
-    data = loaded(write(tmp_path / "x.parquet", [*images] * 4, [0, 1] * (2 * len(images))))
+def _read_pixels(tmp_path: Path, images: Sequence[bytes]) -> tuple[NDArray[np.uint8], ImageData]:
+    data = load_images(write(tmp_path / "x.parquet", [*images] * 4, [0, 1] * (2 * len(images))))
     return images_of(data.train).numpy(), data
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
-def test_images_are_read_as_viewers_show_them(tmp_path: Path, kind: str) -> None:
-    images, data = _read(tmp_path, [_stored(orientation, kind) for orientation in range(1, 9)])
+def test_exif_orientation_is_applied(tmp_path: Path, kind: str) -> None:
+    images, data = _read_pixels(
+        tmp_path, [_encode(orientation, kind) for orientation in range(1, 9)]
+    )
     assert len(images) > 16
-    assert np.abs(images.astype(int) - _SHOWN).max() < (0 if kind == "PNG" else 60) + 1
-    said = [note for note in data.notes if "EXIF" in note]
-    assert said == [] if kind == "TIFF" else "28 images are rotated or mirrored" in said[0]
+    assert np.abs(images.astype(int) - _UPRIGHT).max() < (0 if kind == "PNG" else 60) + 1
+    exif_notes = [note for note in data.notes if "EXIF" in note]
+    assert (
+        exif_notes == [] if kind == "TIFF" else "28 images are rotated or mirrored" in exif_notes[0]
+    )
 
 
-def test_rotated_images_that_are_not_square_are_cropped_as_shown(tmp_path: Path) -> None:
+def test_rotated_images_are_cropped_upright(tmp_path: Path) -> None:
     rng, sides = np.random.default_rng(0), []
     for kind in ("tagged", "upright"):
         rng = np.random.default_rng(0)
@@ -194,11 +196,11 @@ def test_rotated_images_that_are_not_square_are_cropped_as_shown(tmp_path: Path)
             stored.save(buffer, "PNG", exif=exif)
             contents.append(buffer.getvalue())
         path = write(tmp_path / kind / "x.parquet", contents, [0, 1] * 10)
-        sides.append(images_of(loaded(path).train))
+        sides.append(images_of(load_images(path).train))
     assert torch.equal(*sides)
 
 
-def _saved(picture: Image.Image, kind: str, **options: Any) -> bytes:
+def _save(picture: Image.Image, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, kind, **options)
     return buffer.getvalue()
@@ -210,19 +212,17 @@ RED = Image.new("RGB", (8, 8), (200, 10, 10))
 @pytest.mark.parametrize(
     ("content", "colour"),
     [
-        (_saved(RED.convert("P"), "PNG"), (200, 10, 10)),
-        (_saved(RED.convert("P"), "GIF"), (200, 10, 10)),
-        (_saved(RED.convert("RGBA"), "PNG"), (200, 10, 10)),
-        (_saved(Image.new("RGBA", (8, 8), (0, 0, 0, 0)), "PNG"), (255, 255, 255)),
-        (_saved(RED.convert("CMYK"), "JPEG", quality=100), (200, 10, 10)),
-        (_saved(RED, "TIFF"), (200, 10, 10)),
-        (_saved(RED, "BMP"), (200, 10, 10)),
+        (_save(RED.convert("P"), "PNG"), (200, 10, 10)),
+        (_save(RED.convert("P"), "GIF"), (200, 10, 10)),
+        (_save(RED.convert("RGBA"), "PNG"), (200, 10, 10)),
+        (_save(Image.new("RGBA", (8, 8), (0, 0, 0, 0)), "PNG"), (255, 255, 255)),
+        (_save(RED.convert("CMYK"), "JPEG", quality=100), (200, 10, 10)),
+        (_save(RED, "TIFF"), (200, 10, 10)),
+        (_save(RED, "BMP"), (200, 10, 10)),
     ],
 )
-def test_colours_are_those_that_viewers_show(
-    tmp_path: Path, content: bytes, colour: tuple[int, ...]
-) -> None:
-    images, _ = _read(tmp_path, [content] * 4)
+def test_colours_match_viewers(tmp_path: Path, content: bytes, colour: tuple[int, ...]) -> None:
+    images, _ = _read_pixels(tmp_path, [content] * 4)
     pixel = np.broadcast_to(images[0, 4, 4], 3).astype(int)
     assert np.abs(pixel - colour).max() <= 25  # the web palette has steps of 51
 
@@ -230,23 +230,21 @@ def test_colours_are_those_that_viewers_show(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (_saved(Image.new("I;16", (8, 8), 40000), "PNG"), "mode I;16"),
-        (_saved(Image.new("F", (8, 8), 0.5), "TIFF"), "mode F"),
-        (_saved(Image.new("LAB", (8, 8)), "TIFF"), "mode LAB"),
+        (_save(Image.new("I;16", (8, 8), 40000), "PNG"), "mode I;16"),
+        (_save(Image.new("F", (8, 8), 0.5), "TIFF"), "mode F"),
+        (_save(Image.new("LAB", (8, 8)), "TIFF"), "mode LAB"),
         *(
             (
-                _saved(RED, kind, save_all=True, append_images=[Image.new("RGB", (8, 8))]),
+                _save(RED, kind, save_all=True, append_images=[Image.new("RGB", (8, 8))]),
                 f"a {kind} image of several frames",
             )
             for kind in ("GIF", "PNG", "WEBP", "TIFF")
         ),
     ],
 )
-def test_images_that_cannot_be_read_right_are_refused(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
+def test_unsupported_image_modes_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(DataError, match=f"row 0 is .*{message}"):
-        _read(tmp_path, [content] * 4)
+        _read_pixels(tmp_path, [content] * 4)
 
 
 # Options without an effect.
@@ -280,31 +278,31 @@ def test_options_without_effect_on_folders_are_refused(
     for folder in ("train", "test"):
         write_folder(tmp_path / folder, _classes(20))
     with pytest.raises(ConfigError, match=message):
-        loaded(tmp_path, **option)
+        load_images(tmp_path, **option)
 
 
 # Few images.
 
 
 @pytest.mark.parametrize(("n_classes", "n_each"), [(10, 5), (102, 4), (5, 4), (20, 3)])
-def test_options_that_are_named_for_few_images_work(
+def test_error_for_few_images_gives_working_options(
     tmp_path: Path, n_classes: int, n_each: int
 ) -> None:
     labels = [i % n_classes for i in range(n_classes * n_each)]
     path = write(tmp_path / "x.parquet", _images(len(labels)), labels)
-    with pytest.raises(DataError, match=r"the (test|validation) split would have") as caught:
-        loaded(path)
+    with pytest.raises(DataError, match=r"the (test|validation) split would have") as error:
+        load_images(path)
     options = dict(
         word.rstrip(".").removeprefix("dataset.").split("=")
-        for word in str(caught.value).split()
+        for word in str(error.value).split()
         if word.startswith("dataset.")
     )
-    data = loaded(path, **{name: float(value) for name, value in options.items()})
+    data = load_images(path, **{name: float(value) for name, value in options.items()})
     assert len(data.train) >= n_classes
     assert sum(_sizes(data)) == len(labels)
 
 
-def test_a_default_batch_fits_the_data() -> None:
+def test_default_batch_size_fits_data() -> None:
     assert TrainingConfig().for_images(48).images_per_step == 8
     assert TrainingConfig().for_images(127).images_per_step == 16
     assert TrainingConfig().for_images(3).images_per_step == 2
@@ -312,10 +310,10 @@ def test_a_default_batch_fits_the_data() -> None:
     assert TrainingConfig(batch_size=64).for_images(48).images_per_step == 64
 
 
-def test_classes_are_counted_and_imbalance_is_told(tmp_path: Path) -> None:
+def test_class_counts_and_imbalance_are_noted(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", {"normal": _images(120), "defect": _images(12)})
     write_folder(tmp_path / "test", {"normal": _images(5)})
-    data = loaded(tmp_path)
+    data = load_images(tmp_path)
     assert data.class_counts["train"] == {"defect": 11, "normal": 107}
     assert data.class_counts["validation"] == {"defect": 1, "normal": 13}
     assert data.class_counts["test"] == {"defect": 0, "normal": 5}
@@ -328,30 +326,30 @@ def test_classes_are_counted_and_imbalance_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [[0, 1], [1], ["a", "b"]])
-def test_several_labels_an_image_are_refused(tmp_path: Path, label: list[object]) -> None:
+def test_several_labels_per_image_are_refused(tmp_path: Path, label: list[object]) -> None:
     path = write(tmp_path / "x.parquet", _images(20), [label] * 20)
     with pytest.raises(
         DataError, match=r"has several labels .* Multi-label data are not supported"
     ):
-        loaded(path)
+        load_images(path)
 
 
 @pytest.mark.parametrize("labels", [("cat", "cat|dog", "dog"), ("a;b", "b; c", "c;a")])
-def test_joined_labels_are_refused_as_several(tmp_path: Path, labels: tuple[str, ...]) -> None:
+def test_joined_labels_are_refused(tmp_path: Path, labels: tuple[str, ...]) -> None:
     path = write(tmp_path / "x.parquet", _images(21), [*labels] * 7)
     with pytest.raises(
         DataError, match=r"has several labels .* Multi-label data are not supported"
     ):
-        loaded(path)
+        load_images(path)
 
 
-def test_a_separator_alone_joins_no_labels(tmp_path: Path) -> None:
+def test_label_may_contain_separator(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", _images(30), ["a|b", "c", "d;e"] * 10)
-    assert loaded(path).task.description.outputs == "3 classes"
+    assert load_images(path).task.description.outputs == "3 classes"
 
 
-def _described(folder: Path, table: bytes, n: int = 12) -> Path:
-    """Write images and a metadata.csv beside them."""
+def _write_metadata(folder: Path, table: bytes, n: int = 12) -> Path:
+    """Write images with a metadata.csv."""
     for i, content in enumerate(_images(n)):
         folder.mkdir(exist_ok=True)
         (folder / f"{i}.png").write_bytes(content)
@@ -367,11 +365,11 @@ def _described(folder: Path, table: bytes, n: int = 12) -> Path:
         (IndexError("list index out of range"), "a table has no rows"),
     ],
 )
-def test_unreadable_metadata_are_answered_with_their_format(
+def test_error_for_unreadable_metadata_gives_format(
     tmp_path: Path, error: Exception, reason: str
 ) -> None:
-    """Semicolons, other columns, other encodings, and a header only."""
-    folder = _described(tmp_path / "d", b"", 1)
+    """Semicolons, other columns, other encodings or only a header."""
+    folder = _write_metadata(tmp_path / "d", b"", 1)
     message = str(hub._refused("Data", DatasetConfig("images"), folder, error))
     assert message.startswith(f"Data cannot be read: {reason}")
     assert "A metadata.csv beside the images needs the columns file_name and label" in message
@@ -379,42 +377,42 @@ def test_unreadable_metadata_are_answered_with_their_format(
 
 # ``datasets`` leaves the CSV file open.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_images_without_a_row_are_named(tmp_path: Path) -> None:
+def test_images_without_row_are_noted(tmp_path: Path) -> None:
     rows = "".join(f"{i}.png,{CLASSES[i % 2]}\n" for i in range(40))
-    data = loaded(_described(tmp_path / "d", f"file_name,label\n{rows}".encode(), 42))
+    data = load_images(_write_metadata(tmp_path / "d", f"file_name,label\n{rows}".encode(), 42))
     assert "2 of 42 image files have no row in the table and are left out" in " ".join(data.notes)
     assert sum(_sizes(data)) == 40
     gc.collect()
 
 
-def test_paths_in_a_table_start_at_its_folder(tmp_path: Path) -> None:
+def test_paths_are_relative_to_table(tmp_path: Path) -> None:
     write_folder(tmp_path, {"photos": _images(40)})
     paths = [f"photos/{i}.png" for i in range(40)]
     pq.write_table(pa.table({"image": paths, "label": [*CLASSES] * 20}), tmp_path / "x.parquet")
-    assert sum(_sizes(loaded(tmp_path / "x.parquet"))) == 40
+    assert sum(_sizes(load_images(tmp_path / "x.parquet"))) == 40
     (tmp_path / "photos" / "3.png").unlink()
     with pytest.raises(DataError, match=r"row 3: .*photos/3.png was not found"):
-        loaded(tmp_path / "x.parquet")
+        load_images(tmp_path / "x.parquet")
 
 
-def test_whole_floats_are_classes_and_a_gap_is_named(tmp_path: Path) -> None:
-    """pandas turns integers with a gap into floats."""
+def test_whole_floats_are_classes_and_gaps_are_refused(tmp_path: Path) -> None:
+    """pandas converts integers with missing values to floats."""
     path = tmp_path / "x.parquet"
     for labels in ([0.0, 1.0], [Decimal("0.00"), Decimal("1.00")]):
-        assert loaded(write(path, _images(40), labels * 20)).task.names == ("0", "1")
-    assert loaded(path, task="regression", label_column="label").train.targets.max() == 1
+        assert load_images(write(path, _images(40), labels * 20)).task.names == ("0", "1")
+    assert load_images(path, task="regression", label_column="label").train.targets.max() == 1
     write(path, _images(40), [0.0, 1.0, math.nan, 1.0] * 10)
     with pytest.raises(DataError, match="row 2 has no label"):
-        loaded(path)
+        load_images(path)
 
 
-def test_labels_beyond_the_named_classes_are_refused_by_column(tmp_path: Path) -> None:
+def test_error_for_unknown_label_names_column(tmp_path: Path) -> None:
     write_hub(tmp_path / "x.parquet", _images(12), {"label": (CLASSES, [0, 1] * 6)})
     table = pq.read_table(tmp_path / "x.parquet")
     labels = pa.array([0, 2] * 6, pa.int64())
     pq.write_table(table.set_column(1, table.schema.field("label"), labels), tmp_path / "x.parquet")
     with pytest.raises(DataError, match="column 'label': split 'train', row 1 has the label 2"):
-        loaded(tmp_path / "x.parquet")
+        load_images(tmp_path / "x.parquet")
 
 
 def test_splits_with_other_columns_are_refused(tmp_path: Path) -> None:
@@ -422,25 +420,25 @@ def test_splits_with_other_columns_are_refused(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "train.parquet").rename_columns(["img", "lbl"])
     pq.write_table(table, tmp_path / "test.parquet")
     with pytest.raises(DataError, match=r"train.parquet has the columns image, label, but the"):
-        loaded(tmp_path)
+        load_images(tmp_path)
 
 
-def test_few_images_of_a_class_limit_what_a_split_can_tell(tmp_path: Path) -> None:
+def test_classes_with_few_images_are_noted(tmp_path: Path) -> None:
     for split, n_dogs in (("train", 20), ("val", 1), ("test", 4)):
         write_folder(tmp_path / split, {"cat": _images(19), "dog": _images(n_dogs)})
-    notes = " ".join(loaded(tmp_path).notes)
+    notes = " ".join(load_images(tmp_path).notes)
     assert "The validation split has few images of the classes 'dog' (1): one image is 5 " in notes
     assert "points of accuracy, and 100 points of the recall of 'dog'" in notes
     assert "The test split has few images of the classes 'dog' (4)" in notes
 
 
 @pytest.mark.parametrize("missing", [-1, None])
-def test_a_test_split_without_labels_is_left_out(tmp_path: Path, missing: int | None) -> None:
+def test_test_split_without_labels_is_ignored(tmp_path: Path, missing: int | None) -> None:
     for split, labels in (("train", [0, 1] * 20), ("test", [missing] * 6)):
         write_hub(
             tmp_path / f"{split}-0.parquet", _images(len(labels)), {"label": (CLASSES, labels)}
         )
-    data = loaded(tmp_path)
+    data = load_images(tmp_path)
     assert sum(_sizes(data)) == 40
     assert "the 6 images of the test split have no labels and are left out" in " ".join(data.notes)
 
@@ -459,26 +457,26 @@ def _pixels(contents: Sequence[bytes]) -> pa.Array:
     ("convert", "message"),
     [(_base64, "which is no path of an image"), (_pixels, "holds lists of numbers")],
 )
-def test_columns_that_are_no_images_are_refused_in_short(
+def test_columns_without_images_are_refused(
     tmp_path: Path, convert: Callable[[Sequence[bytes]], pa.Array], message: str
 ) -> None:
     table = pa.table({"image": convert(_images(20)), "label": [0, 1] * 10})
     pq.write_table(table, tmp_path / "x.parquet")
-    with pytest.raises(DataError, match=message) as caught:
-        loaded(tmp_path / "x.parquet")
-    assert len(str(caught.value)) < 400
+    with pytest.raises(DataError, match=message) as error:
+        load_images(tmp_path / "x.parquet")
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize("column", ["image", "label"])
-def test_both_columns_are_named_when_one_is_missing(tmp_path: Path, column: str) -> None:
+def test_error_for_missing_column_names_both(tmp_path: Path, column: str) -> None:
     images = [{"bytes": content, "path": None} for content in _images(4)]
     table = pa.table({"image": images, "label": [0, 1, 0, 1]}).drop_columns([column])
     pq.write_table(table, tmp_path / "x.parquet")
     with pytest.raises(DataError, match="needs a column 'image' and a column 'label', has: "):
-        loaded(tmp_path / "x.parquet")
+        load_images(tmp_path / "x.parquet")
 
 
-def test_images_with_an_alpha_channel_are_counted(tmp_path: Path) -> None:
+def test_images_with_alpha_channel_are_noted(tmp_path: Path) -> None:
     for split, n in (("train", 12), ("test", 6)):
         for i in range(n):
             folder = tmp_path / split / "ab"[i % 2]
@@ -500,18 +498,18 @@ def _labels(path: Path, names: Sequence[str], form: str) -> ImageData:
     labels = [name for name in names for _ in range(15)]
     if form == "folder":
         parts = {name: content[15 * i : 15 * i + 15] for i, name in enumerate(names)}
-        return loaded(write_folder(path, parts))
+        return load_images(write_folder(path, parts))
     if form == "parquet":
-        return loaded(write(path / "a.parquet", content, labels))
+        return load_images(write(path / "a.parquet", content, labels))
     if form == "csv":
         for i, image in enumerate(content):
             (path / f"{i}.png").write_bytes(image)
         rows = [f"{i}.png,{label}" for i, label in enumerate(labels)]
         (path / "metadata.csv").write_text("\n".join(["file_name,label", *rows]))
-        return loaded(path)
+        return load_images(path)
     arrays = np.stack([np.asarray(Image.open(io.BytesIO(each))) for each in content])
     np.savez(path / "a.npz", images=arrays, targets=np.array(labels))
-    return loaded(path / "a.npz")
+    return load_images(path / "a.npz")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -548,7 +546,7 @@ def test_range_of_pixels_is_reported(
         for i, image in enumerate(images):
             (path / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
             Image.fromarray(image).save(path / "ab"[i % 2] / f"{i}.png")
-    data = loaded(path)
+    data = load_images(path)
     assert data.values == values
     notes = " ".join(data.notes)
     assert message in notes
@@ -574,23 +572,23 @@ def test_paths_in_a_table_stay_in_its_folder(tmp_path: Path) -> None:
     inside = [relative, [str(tmp_path / "mine" / name) for name in relative]]
     for paths in inside:
         folder = _paths(tmp_path / "mine", paths)
-        assert sum(_sizes(loaded(folder))) == sum(_sizes(loaded(folder / "a.parquet"))) == 30
+        assert sum(_sizes(load_images(folder))) == sum(_sizes(load_images(folder / "a.parquet"))) == 30
     outside = [f"../{i}.png" for i in range(30)]
     for paths in (outside, [str(tmp_path / f"{i}.png") for i in range(30)]):
         folder = _paths(tmp_path / "mine", paths)
         with pytest.raises(DataError, match=rf"row 0: {tmp_path}/0.png is outside the folder of"):
-            loaded(folder)
+            load_images(folder)
 
 
 def test_paths_into_archives_are_refused(tmp_path: Path) -> None:
     folder = _paths(tmp_path, [f"zip://{i}.png::{tmp_path}/a.zip" for i in range(30)])
     with pytest.raises(DataError, match=r"row 0: zip://0.png::.* Extract archives"):
-        loaded(folder)
+        load_images(folder)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_table_beside_no_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv").write_text("file_name,label\n/a/1.png,0\n/a/2.png,1\n")
     with pytest.raises(DataError, match="holds no images, only a table that names them"):
-        loaded(tmp_path)
+        load_images(tmp_path)
     gc.collect()

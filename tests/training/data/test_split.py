@@ -16,19 +16,19 @@ from hwnas.training.data import (
     augment,
     draw_changes,
 )
-from tests.training.data.made import loaded, photo, write
+from tests.training.data.made import load_images, photo, write
 
 
 @pytest.fixture
 def streamed(tmp_path: Path) -> StreamedSplit:
     rng = np.random.default_rng(0)
     path = write(tmp_path / "x.parquet", [photo(rng, (48, 32)) for _ in range(60)], [0, 1] * 30)
-    train = loaded(path, in_memory=False).train
+    train = load_images(path, in_memory=False).train
     assert isinstance(train, StreamedSplit)
     return train
 
 
-KEPT = InMemorySplit(torch.arange(4 * 9 * 9).view(4, 9, 9, 1).to(torch.uint8), torch.arange(4))
+IN_MEMORY = InMemorySplit(torch.arange(4 * 9 * 9).view(4, 9, 9, 1).to(torch.uint8), torch.arange(4))
 CONFIG = DatasetConfig("x", flip=True, shift=0.25, crop=0.3)
 
 
@@ -36,15 +36,15 @@ def _rng() -> torch.Generator:
     return torch.Generator().manual_seed(5)
 
 
-def test_images_in_memory_are_changed_as_augment_does() -> None:
+def test_images_in_memory_are_augmented() -> None:
     index = torch.tensor([3, 1, 1])
-    part = KEPT.take(index, draw_changes(3, KEPT.side, CONFIG, _rng()))
-    assert torch.equal(part.images, augment(KEPT.images[index], CONFIG, _rng()))
+    part = IN_MEMORY.take(index, draw_changes(3, IN_MEMORY.side, CONFIG, _rng()))
+    assert torch.equal(part.images, augment(IN_MEMORY.images[index], CONFIG, _rng()))
     assert part.targets.tolist() == [3, 1, 1]
 
 
-def test_a_part_of_a_batch_is_changed_as_in_the_whole(streamed: StreamedSplit) -> None:
-    for split in (KEPT, streamed):
+def test_part_of_batch_is_augmented_like_whole(streamed: StreamedSplit) -> None:
+    for split in (IN_MEMORY, streamed):
         index = torch.tensor([3, 1, 0, 2])
         changes = draw_changes(4, split.side, CONFIG, _rng())
         whole = split.take(index, changes)
@@ -52,13 +52,13 @@ def test_a_part_of_a_batch_is_changed_as_in_the_whole(streamed: StreamedSplit) -
         assert torch.equal(part.images, whole.images[2:])
 
 
-def test_crops_of_streamed_images_reach_beyond_the_middle(streamed: StreamedSplit) -> None:
+def test_crops_of_streamed_images_cover_whole_image(streamed: StreamedSplit) -> None:
     n = 40
     config = DatasetConfig("x", crop=0.1)
     changes = draw_changes(n, 16, config, _rng())
     assert changes.crops is not None
     boxes = changes.crops.boxes(48, 32)
-    i = int(boxes[:, 0].argmin())  # furthest to the left of what the middle shows: 8 to 40
+    i = int(boxes[:, 0].argmin())  # the leftmost box; the centre is 8 to 40
     assert boxes[i, 0] + boxes[i, 2] < 40
     image = streamed.take(torch.arange(n), changes).images[i].float()
     content = streamed.encoded.read(int(streamed.rows[i]))
@@ -68,21 +68,23 @@ def test_crops_of_streamed_images_reach_beyond_the_middle(streamed: StreamedSpli
     assert torch.equal(image, torch.from_numpy(np.array(picture)).float())
 
 
-def test_steps_ahead_come_in_order_and_the_same_in_any_time(streamed: StreamedSplit) -> None:
-    made: list[int] = []
+def test_prefetched_steps_are_ordered_and_deterministic(streamed: StreamedSplit) -> None:
+    steps_made: list[int] = []
 
     def make(step: int) -> torch.Tensor:
-        made.append(step)
+        steps_made.append(step)
         index = torch.randperm(len(streamed), generator=torch.Generator().manual_seed(step))[:5]
         return streamed.take(index, draw_changes(5, 16, CONFIG, _rng())).images
 
-    alone = [make(step) for step in range(2, 9)]
-    made.clear()
-    for expected, found in zip(alone, ahead(streamed, make, range(2, 9)), strict=True):
-        assert torch.equal(found, expected)
-    assert made == list(range(2, 9))
+    expected_steps = [make(step) for step in range(2, 9)]
+    steps_made.clear()
+    for expected, prefetched in zip(
+        expected_steps, ahead(streamed, make, range(2, 9)), strict=True
+    ):
+        assert torch.equal(prefetched, expected)
+    assert steps_made == list(range(2, 9))
     resumed = list(ahead(streamed, make, range(6, 9)))
-    assert all(map(torch.equal, resumed, alone[4:]))
+    assert all(map(torch.equal, resumed, expected_steps[4:]))
     assert not any(thread.name.startswith("ahead") for thread in threading.enumerate())
 
 
@@ -94,7 +96,7 @@ def _counting(made: list[int]) -> Callable[[int], int]:
     return make
 
 
-def test_steps_ahead_are_few_and_end_with_who_asks(streamed: StreamedSplit) -> None:
+def test_prefetching_is_limited_and_ends_with_iterator(streamed: StreamedSplit) -> None:
     made: list[int] = []
     steps = ahead(streamed, _counting(made), range(1000))
     assert next(steps) == 0
@@ -102,7 +104,7 @@ def test_steps_ahead_are_few_and_end_with_who_asks(streamed: StreamedSplit) -> N
     assert len(made) <= 4
 
 
-def test_error_of_a_step_ahead_is_raised_where_the_step_is_taken(streamed: StreamedSplit) -> None:
+def test_error_of_prefetched_step_is_raised_at_that_step(streamed: StreamedSplit) -> None:
     def make(step: int) -> int:
         if step == 2:
             raise ValueError("damaged")
@@ -114,8 +116,8 @@ def test_error_of_a_step_ahead_is_raised_where_the_step_is_taken(streamed: Strea
         next(steps)
 
 
-def test_images_in_memory_are_made_when_they_are_asked_for() -> None:
+def test_images_in_memory_are_not_prefetched() -> None:
     made: list[int] = []
-    steps = ahead(KEPT, _counting(made), range(1000))
+    steps = ahead(IN_MEMORY, _counting(made), range(1000))
     assert next(steps) == 0
     assert made == [0]

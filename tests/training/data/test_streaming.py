@@ -1,4 +1,4 @@
-"""What reads a data set finds the same in a streamed one as in one that is in memory."""
+"""Streamed data sets give the same results as data sets in memory."""
 
 import io
 import random
@@ -58,20 +58,20 @@ def _parts(npu: Target, path: Path, in_memory: bool) -> components.SearchCompone
 
 
 @pytest.fixture(scope="module")
-def kept(npu: Target, path: Path) -> components.SearchComponents:
+def in_memory_parts(npu: Target, path: Path) -> components.SearchComponents:
     return _parts(npu, path, in_memory=True)
 
 
 @pytest.fixture(scope="module")
-def streamed(npu: Target, path: Path) -> components.SearchComponents:
+def streamed_parts(npu: Target, path: Path) -> components.SearchComponents:
     return _parts(npu, path, in_memory=False)
 
 
 @pytest.fixture(scope="module")
 def evaluators(
-    kept: components.SearchComponents, streamed: components.SearchComponents
+    in_memory_parts: components.SearchComponents, streamed_parts: components.SearchComponents
 ) -> tuple[Accuracies, ...]:
-    return tuple(accuracies(parts, NullProgress()) for parts in (kept, streamed))
+    return tuple(accuracies(parts, NullProgress()) for parts in (in_memory_parts, streamed_parts))
 
 
 @pytest.fixture(autouse=True)
@@ -80,44 +80,44 @@ def _several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_training_and_scoring(
-    kept: components.SearchComponents,
-    streamed: components.SearchComponents,
+    in_memory_parts: components.SearchComponents,
+    streamed_parts: components.SearchComponents,
     evaluators: tuple[Accuracies, ...],
 ) -> None:
-    assert isinstance(kept.data.train, InMemorySplit)
-    assert isinstance(streamed.data.train, StreamedSplit)
-    assert isinstance(streamed.data.validation, StreamedSplit)
+    assert isinstance(in_memory_parts.data.train, InMemorySplit)
+    assert isinstance(streamed_parts.data.train, StreamedSplit)
+    assert isinstance(streamed_parts.data.validation, StreamedSplit)
     rng = random.Random(0)
-    genotypes = [kept.space.sample(rng) for _ in range(4)]
+    genotypes = [in_memory_parts.space.sample(rng) for _ in range(4)]
     scores, expected = ([e.score(g) for g in genotypes] for e in reversed(evaluators))
     assert scores == expected
     incumbent = Incumbent(scores[0].per_image, tuple(score.per_image for score in scores))
-    last = kept.space.sample(rng)
+    last = in_memory_parts.space.sample(rng)
     assert evaluators[0].score(last, incumbent) == evaluators[1].score(last, incumbent)
 
 
 def test_verification(
-    kept: components.SearchComponents,
-    streamed: components.SearchComponents,
+    in_memory_parts: components.SearchComponents,
+    streamed_parts: components.SearchComponents,
     evaluators: tuple[Accuracies, ...],
     tmp_path: Path,
 ) -> None:
-    genotype = kept.space.smallest()
-    figures = dict(components.cost_model(kept, None).cost(genotype).figures)
-    found = []
-    for parts, evaluator in zip((kept, streamed), evaluators, strict=True):
+    genotype = in_memory_parts.space.smallest()
+    figures = dict(components.cost_model(in_memory_parts, None).cost(genotype).figures)
+    results = []
+    for parts, evaluator in zip((in_memory_parts, streamed_parts), evaluators, strict=True):
         bench = verifier(parts, Finetuner(parts, evaluator), None)
         folder = RunFolder(tmp_path / parts.data.search_digest)
         members = [Candidate(0, genotype, figures)]
         (member,) = verify(
             members, bench, Budget(), ("accuracy", "latency_ms"), folder, NullProgress()
         ).members
-        found.append((member.figures, member.files))
-    assert found[0] == found[1]
+        results.append((member.figures, member.files))
+    assert results[0] == results[1]
 
 
 @pytest.mark.slow
-def test_search_says_what_is_streamed(
+def test_search_reports_streamed_splits(
     path: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -136,6 +136,6 @@ def test_search_says_what_is_streamed(
     words += ["dataset=images", f"dataset.path={path}", "dataset.in_memory=false"]
     assert run([*words, "dataset.crop=0.5", "run.dir=r"]) == 0
     out = capsys.readouterr().out
-    assert "train streamed (" in out
+    assert "train streamed_parts (" in out
     assert "dataset.in_memory=false" in out
     assert (tmp_path / "r" / "front.csv").exists()

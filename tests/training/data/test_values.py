@@ -1,4 +1,4 @@
-"""Values of a user's own images: a CSV file beside them, or a column of a table."""
+"""Values of images: from a CSV file or from a column of a table."""
 
 import csv
 import gc
@@ -36,9 +36,9 @@ def _config(path: Path, label_column: str | None = None) -> DatasetConfig:
     return DatasetConfig("images", path=str(path), task="regression", label_column=label_column)
 
 
-# What reads the CSV file leaves it to the garbage collector to close: here, not in another test.
+# ``datasets`` leaves the CSV file open: it is collected here, not in another test.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_csv_beside_images_says_their_values(tmp_path: Path) -> None:
+def test_values_are_read_from_metadata_csv(tmp_path: Path) -> None:
     data = load_data(_config(_folder(tmp_path / "of")), 8, NullProgress())
     assert data.task.names == ("value",)
     for split in (data.train, data.validation, data.test):
@@ -48,7 +48,7 @@ def test_csv_beside_images_says_their_values(tmp_path: Path) -> None:
     gc.collect()
 
 
-def test_table_may_have_several_values_an_image(tmp_path: Path) -> None:
+def test_table_may_have_several_values_per_image(tmp_path: Path) -> None:
     source = _folder(tmp_path / "of") / "train"
     images = [{"bytes": (source / f"{i}.png").read_bytes(), "path": None} for i in range(N)]
     values = [[float(i), float(-i)] for i in range(N)]
@@ -58,7 +58,7 @@ def test_table_may_have_several_values_an_image(tmp_path: Path) -> None:
     assert data.task.names == ("value_0", "value_1")
 
 
-def test_folders_without_values_are_refused_with_the_cure(tmp_path: Path) -> None:
+def test_error_for_missing_values_names_metadata_csv(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         _image(tmp_path / name / "0.png", 3)

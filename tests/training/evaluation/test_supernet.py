@@ -29,9 +29,7 @@ def _evaluator(
     return SupernetEvaluator(supernet, family, space, data, config)
 
 
-def test_recalibrated_statistics_are_those_of_the_images(
-    tiny: SearchSpace, digits: ImageData
-) -> None:
+def test_recalibrated_statistics_match_images(tiny: SearchSpace, digits: ImageData) -> None:
     family = families.get("mbconv")
     network = family.build(tiny, tiny.largest(), digits.signature)
     images = digits.prepare(images_of(digits.train)[:200], 12)  # one batch
@@ -44,7 +42,7 @@ def test_recalibrated_statistics_are_those_of_the_images(
     torch.testing.assert_close(norm.running_mean, out.mean((0, 2, 3)), atol=1e-5, rtol=1e-4)
 
 
-def test_folding_batch_norm_changes_nothing(tiny: SearchSpace, digits: ImageData) -> None:
+def test_folded_batch_norm_has_equal_outputs(tiny: SearchSpace, digits: ImageData) -> None:
     network = families.get("mbconv").build(tiny, tiny.largest(), digits.signature)
     images = digits.prepare(images_of(digits.train)[:100], 12)
     recalibrate(network, images)
@@ -55,9 +53,7 @@ def test_folding_batch_norm_changes_nothing(tiny: SearchSpace, digits: ImageData
     assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in network.modules())
 
 
-def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
-    tiny: SearchSpace, digits: ImageData
-) -> None:
+def test_accuracy_is_that_of_validation_split(tiny: SearchSpace, digits: ImageData) -> None:
     evaluator = _evaluator(tiny, digits)
     genotype = tiny.sample(random.Random(0))
     figure = evaluator.score(genotype).figure
@@ -71,37 +67,37 @@ def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
     assert evaluator.score(genotype).figure == figure
 
 
-def test_images_that_are_not_kept_are_read_alike(
+def test_accuracy_is_equal_without_image_cache(
     tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     genotype = tiny.sample(random.Random(0))
-    kept = _evaluator(tiny, digits).score(genotype)
+    expected = _evaluator(tiny, digits).score(genotype)
     monkeypatch.setattr("hwnas.training.evaluation.shared_weights._MAX_CACHED_BYTES", 0)
     evaluator = _evaluator(tiny, digits)
-    assert evaluator.score(genotype) == kept
+    assert evaluator.score(genotype) == expected
     assert {name for name, _ in evaluator._prepared} == {"calibration"}
 
 
-def test_reading_stops_below_a_incumbent_alone(tiny: SearchSpace, digits: ImageData) -> None:
+def test_scoring_stops_early_only_below_incumbent(tiny: SearchSpace, digits: ImageData) -> None:
     evaluator = _evaluator(tiny, digits)
     rng = random.Random(1)
     scores = [evaluator.score(tiny.sample(rng)) for _ in range(6)]
     earlier = tuple(score.per_image for score in scores)
     genotype = tiny.sample(rng)
-    whole = evaluator.score(genotype)
+    full = evaluator.score(genotype)
     assert (
-        evaluator.score(genotype, Incumbent(whole.per_image, earlier)) == whole
-    )  # as good as itself
+        evaluator.score(genotype, Incumbent(full.per_image, earlier)) == full
+    )  # equal to the incumbent
     perfect = np.packbits(np.ones(len(digits.validation), np.bool_)).tobytes()
     stopped = evaluator.score(genotype, Incumbent(perfect, earlier))
     assert stopped.stopped
     assert stopped.n_images is not None
-    assert stopped.n_images < len(digits.validation) == whole.n_images
+    assert stopped.n_images < len(digits.validation) == full.n_images
     unstoppable = _evaluator(tiny, digits, confidence=None)
-    assert unstoppable.score(genotype, Incumbent(perfect, earlier)).figure == whole.figure
+    assert unstoppable.score(genotype, Incumbent(perfect, earlier)).figure == full.figure
 
 
-def test_subnet_in_int8_answers_as_it_is_simulated(tiny: SearchSpace, digits: ImageData) -> None:
+def test_int8_subnet_has_simulated_accuracy(tiny: SearchSpace, digits: ImageData) -> None:
     space = with_precision(tiny, precision=("float32", "int8"))
     evaluator, some = _evaluator(space, digits), tiny.largest().to_dict()
     reals, whole = (space.genotype({**some, "precision": d}) for d in ("float32", "int8"))
@@ -112,10 +108,10 @@ def test_subnet_in_int8_answers_as_it_is_simulated(tiny: SearchSpace, digits: Im
     simulated = with_graph_precision(network, lowered, lambda: evaluator.calibration_images(whole))
     resolution = families.family_of(space).resolution(space, whole)
     batches = digits.batches(digits.validation, resolution)
-    found = np.concatenate([per_sample(digits.task, simulated, *batch) for batch in batches])
-    assert evaluator.score(whole).figure == digits.task.score(found)
+    per_image = np.concatenate([per_sample(digits.task, simulated, *batch) for batch in batches])
+    assert evaluator.score(whole).figure == digits.task.score(per_image)
     assert not np.array_equal(
-        found,
+        per_image,
         np.concatenate(
             [
                 per_sample(digits.task, network, *b)

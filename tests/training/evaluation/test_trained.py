@@ -25,7 +25,7 @@ from hwnas.training.single_network import _SingleNetworkStep
 from hwnas.training.supernet import TrainingSetup
 from hwnas.workflows.search.finisher import Finetuner
 from tests.models.families.test_precision import BOTH, WHEN, with_precision
-from tests.training.fakes import same
+from tests.training.fakes import equal_tensors
 
 DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
 CONFIG = TrainedConfig(fidelities=[1, 3])
@@ -45,7 +45,7 @@ def _evaluator(setup: TrainingSetup, config: TrainedConfig = CONFIG) -> TrainedE
 
 
 @pytest.mark.slow
-def test_network_is_read_after_each_fidelity_and_goes_on_from_the_one_before(
+def test_network_is_scored_after_each_fidelity(
     setup: TrainingSetup,
 ) -> None:
     evaluator, genotype = _evaluator(setup), setup.space.largest()
@@ -55,14 +55,12 @@ def test_network_is_read_after_each_fidelity_and_goes_on_from_the_one_before(
     assert score.figure.source == "measured"
     assert score.details["accuracy_after_4_epochs"] > score.details["accuracy_after_1_epochs"]
     assert evaluator.origin(genotype) == "scratch, epochs: 1 + 3"
-    # Less than a whole training: what was learned first counts.
+    # A training without the first fidelity gives another result.
     alone = _evaluator(setup, TrainedConfig(fidelities=[3])).score(genotype)
     assert alone.figure != score.figure
 
 
-def test_what_was_trained_is_not_trained_again(
-    setup: TrainingSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trained_network_is_reused(setup: TrainingSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     genotype = setup.space.smallest()
     first, network = _evaluator(setup).score(genotype), _evaluator(setup).extracted(genotype)
 
@@ -72,44 +70,48 @@ def test_what_was_trained_is_not_trained_again(
     monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
     again = _evaluator(setup)
     assert again.score(genotype) == first
-    assert same(again.extracted(genotype).state_dict(), network.state_dict())
-    longer = replace(setup, train=replace(setup.train, epochs=50))  # of finishing, not of search
+    assert equal_tensors(again.extracted(genotype).state_dict(), network.state_dict())
+    longer = replace(
+        setup, train=replace(setup.train, epochs=50)
+    )  # epochs of fine-tuning, not of search
     assert _evaluator(longer).score(genotype) == first
 
 
-def test_trainings_in_a_row_see_what_one_training_sees(
+def test_staged_training_sees_batches_of_one_training(
     setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown, genotype = list[bytes](), setup.space.smallest()
-    learned = _SingleNetworkStep.__call__
+    batches, genotype = list[bytes](), setup.space.smallest()
+    original_step = _SingleNetworkStep.__call__
 
     def step(
         self: _SingleNetworkStep, batch: TrainingBatch, step_context: StepContext
     ) -> StepOutcome:
-        shown.append(batch.images.numpy().tobytes())
-        return learned(self, batch, step_context)
+        batches.append(batch.images.numpy().tobytes())
+        return original_step(self, batch, step_context)
 
-    def seen(setup: TrainingSetup, fidelities: list[int], left: int | None = None) -> list[bytes]:
-        shown.clear()
+    def batches_of(
+        setup: TrainingSetup, fidelities: list[int], n_fidelities: int | None = None
+    ) -> list[bytes]:
+        batches.clear()
         weights = _evaluator(setup, TrainedConfig(fidelities=fidelities))
-        if left is None:
+        if n_fidelities is None:
             weights.score(genotype)
-        else:  # of finishing alone
-            weights.at_recorded_fidelity({genotype.id: left}).extracted(genotype)
-            shown.clear()
+        else:  # only fine-tuning
+            weights.at_recorded_fidelity({genotype.id: n_fidelities}).extracted(genotype)
+            batches.clear()
             origin = NetworkSource(
-                setup, weights.at_recorded_fidelity({genotype.id: left}), genotype
+                setup, weights.at_recorded_fidelity({genotype.id: n_fidelities}), genotype
             )
             pipeline.finetune_float(origin, FinetuningConfig(epochs=2), NullProgress())
-        return [*shown]
+        return [*batches]
 
     monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
     one, several = (replace(setup, supernets=tmp_path / name) for name in ("one", "several"))
-    whole, n = seen(one, [5]), len(setup.data.train) // 64
-    assert len(set(whole)) == 5 * n, "each step sees images of its own"
-    assert seen(several, [1, 2]) == whole[: 3 * n]
-    for left in (1, 2):  # all that are finished see the same, however far search took them
-        assert seen(several, [1, 2], left) == whole[3 * n :]
+    expected, n = batches_of(one, [5]), len(setup.data.train) // 64
+    assert len(set(expected)) == 5 * n, "each step has other images"
+    assert batches_of(several, [1, 2]) == expected[: 3 * n]
+    for n_fidelities in (1, 2):  # fine-tuning is independent of the fidelity reached
+        assert batches_of(several, [1, 2], n_fidelities) == expected[3 * n :]
 
 
 def _incumbent(accuracy: float, n: int) -> Incumbent:
@@ -120,7 +122,7 @@ def _incumbent(accuracy: float, n: int) -> Incumbent:
     return Incumbent(b"", (), accuracy, details)
 
 
-def test_training_stops_where_a_incumbent_is_out_of_reach(setup: TrainingSetup) -> None:
+def test_training_stops_if_incumbent_cannot_be_reached(setup: TrainingSetup) -> None:
     genotype = setup.space.largest()
     evaluator = _evaluator(setup)
     stopped = evaluator.score(genotype, _incumbent(0.9999, 8))
@@ -128,30 +130,30 @@ def test_training_stops_where_a_incumbent_is_out_of_reach(setup: TrainingSetup) 
     assert stopped.figure.source == "modelled"
     assert list(stopped.details) == ["accuracy_after_1_epochs"]
     assert not evaluator.score(genotype, _incumbent(0.01, 8)).stopped
-    assert not evaluator.score(genotype, _incumbent(0.9999, 4)).stopped, "too little is known"
+    assert not evaluator.score(genotype, _incumbent(0.9999, 4)).stopped, "too few pairs"
     never = _evaluator(setup, TrainedConfig(fidelities=[1, 3], confidence=None))
     assert not never.score(genotype, _incumbent(0.9999, 8)).stopped
 
 
-def test_networks_are_as_a_search_left_them_whatever_others_did(
-    setup: TrainingSetup, tmp_path: Path
-) -> None:
+def test_networks_keep_recorded_fidelity(setup: TrainingSetup, tmp_path: Path) -> None:
     setup = replace(setup, supernets=tmp_path)
     genotype, config = setup.space.largest(), TrainedConfig(fidelities=[1, 2])
-    found = _evaluator(setup, config)
-    left = {
+    evaluator = _evaluator(setup, config)
+    fidelities = {
         genotype.id: config.n_read("accuracy", {"accuracy_after_1_epochs": 0.5, "n_images": 90.0})
     }
-    assert left == {genotype.id: 1}
-    assert not found.at_recorded_fidelity(left).is_kept(genotype)
-    found.score(genotype, _incumbent(0.01, 8))  # goes on to the end
-    assert found.origin(genotype) == "scratch, epochs: 1 + 2"
-    assert found.at_recorded_fidelity(left).origin(genotype) == "scratch, epochs: 1"
-    assert found.at_recorded_fidelity(left).is_kept(genotype)
-    assert found.at_recorded_fidelity({}).is_kept(setup.space.smallest()), "nothing was left of it"
+    assert fidelities == {genotype.id: 1}
+    assert not evaluator.at_recorded_fidelity(fidelities).is_kept(genotype)
+    evaluator.score(genotype, _incumbent(0.01, 8))  # completes the training
+    assert evaluator.origin(genotype) == "scratch, epochs: 1 + 2"
+    assert evaluator.at_recorded_fidelity(fidelities).origin(genotype) == "scratch, epochs: 1"
+    assert evaluator.at_recorded_fidelity(fidelities).is_kept(genotype)
+    assert evaluator.at_recorded_fidelity({}).is_kept(setup.space.smallest()), (
+        "not trained in the search"
+    )
 
 
-def test_weights_that_were_not_asked_for_yet_are_trained(setup: TrainingSetup) -> None:
+def test_network_is_trained_on_demand(setup: TrainingSetup) -> None:
     evaluator = _evaluator(setup, TrainedConfig(fidelities=[2]))
     network = evaluator.network(setup.space.largest())
     images = evaluator.calibration_images(setup.space.largest())
@@ -159,9 +161,7 @@ def test_weights_that_were_not_asked_for_yet_are_trained(setup: TrainingSetup) -
         assert network(images).shape == (512, 10)
 
 
-def test_the_time_to_finish_a_network_counts_what_was_not_trained_yet(
-    setup: TrainingSetup, tmp_path: Path
-) -> None:
+def test_fine_tuning_time_includes_missing_training(setup: TrainingSetup, tmp_path: Path) -> None:
     setup, genotype = replace(setup, supernets=tmp_path), setup.space.smallest()
     finish = FinishConfig(epochs=2, alpha=0)
     parts: Any = SimpleNamespace(
@@ -176,7 +176,7 @@ def test_the_time_to_finish_a_network_counts_what_was_not_trained_yet(
     assert (weights.n_missing(genotype), finisher._first(genotype).n_left) == (0, 2 * n)
 
 
-def test_bad_options_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="trains nothing"):
         TrainedConfig(fidelities=[])
     with pytest.raises(ConfigError, match=r"fidelities must be whole numbers, each in .*, got 0"):
@@ -185,15 +185,15 @@ def test_bad_options_are_refused() -> None:
         TrainedConfig(confidence=1.0)
 
 
-def test_a_network_in_int8_is_scored_so_and_shares_its_training(
+def test_int8_network_shares_training_of_float_network(
     setup: TrainingSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = with_precision(setup.space, **BOTH, when=WHEN)
     setup, evaluator = replace(setup, space=space), _evaluator(replace(setup, space=space))
     some = {name: options[-1] for name, options in space.choices.items()}
     reals, whole, edges = (
-        space.genotype({**some, "precision": dtype, "float_edges": kept})
-        for dtype, kept in (("float32", 0), ("int8", 0), ("int8", 1))
+        space.genotype({**some, "precision": dtype, "float_edges": float_edges})
+        for dtype, float_edges in (("float32", 0), ("int8", 0), ("int8", 1))
     )
     first = evaluator.score(reals)
 
@@ -202,13 +202,13 @@ def test_a_network_in_int8_is_scored_so_and_shares_its_training(
 
     monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
     for genotype in (whole, edges):
-        found = evaluator.score(genotype).figure
+        figure = evaluator.score(genotype).figure
         lowered, network = setup.graph(genotype), evaluator.network(genotype)
         int8 = quantise(network, lowered, evaluator.calibration_images(genotype))
         session = OrtSession(write_int8(int8, any_batch=True))
         batches = setup.data.batches(setup.data.validation, setup.resolution(genotype))
         answers = [(session.run(x.numpy()).argmax(1), y.numpy()) for x, y in batches]
-        correct = sum(int((said == y).sum()) for said, y in answers)
-        assert found.value == pytest.approx(correct / len(setup.data.validation), abs=0.01)
-        assert found.value == pytest.approx(first.figure.value, abs=0.1)
+        correct = sum(int((predicted == y).sum()) for predicted, y in answers)
+        assert figure.value == pytest.approx(correct / len(setup.data.validation), abs=0.01)
+        assert figure.value == pytest.approx(first.figure.value, abs=0.1)
     assert evaluator.score(reals) == first

@@ -8,49 +8,49 @@ from hwnas.training.finetuning.time_budget import TimeBudget, TrainingTimes
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Return a clock that a test sets: ``now`` in seconds."""
-    found = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("time.monotonic", lambda: found.now)
-    return found
+    """Return a settable clock: ``now`` in seconds."""
+    fake = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("time.monotonic", lambda: fake.now)
+    return fake
 
 
-def test_what_was_spent_before_counts(clock: SimpleNamespace) -> None:
-    """Of half an hour, 25 minutes were spent by a run that was killed."""
-    left = TimeBudget(1800.0, 1500.0, list[float]().append)
-    assert left.left_s() == 300.0
+def test_time_of_earlier_runs_counts(clock: SimpleNamespace) -> None:
+    """An interrupted run used 25 minutes of half an hour."""
+    budget = TimeBudget(1800.0, 1500.0, list[float]().append)
+    assert budget.left_s() == 300.0
     clock.now += 100.0
-    assert left.left_s() == 200.0
-    assert left.left_s(0.5) == -700.0
-    assert left.slot(1.0).left_s() == 200.0
-    assert left.slot(0.5).open_s() == -700.0
-    assert left.slot(0.5).left_s() == 200.0
+    assert budget.left_s() == 200.0
+    assert budget.left_s(0.5) == -700.0
+    assert budget.slot(1.0).left_s() == 200.0
+    assert budget.slot(0.5).open_s() == -700.0
+    assert budget.slot(0.5).left_s() == 200.0
 
 
-def test_what_is_spent_is_kept_while_phases_advance(clock: SimpleNamespace) -> None:
-    kept = list[float]()
-    found = TimeBudget(1800.0, 10.0, kept.append)
-    with found.tracked(NullProgress()).phase("Finish members", 60) as advance:
+def test_elapsed_time_is_saved_during_phases(clock: SimpleNamespace) -> None:
+    saved = list[float]()
+    budget = TimeBudget(1800.0, 10.0, saved.append)
+    with budget.tracked(NullProgress()).phase("Finish members", 60) as advance:
         for _ in range(60):
             clock.now += 1.0
             advance(1)
-    assert kept == [25.0, 40.0, 55.0, 70.0]
+    assert saved == [25.0, 40.0, 55.0, 70.0]
 
 
-@pytest.mark.parametrize(("was_short", "spent_s"), [(False, 60.0), (True, 1800.0)])
-def test_time_that_does_not_suffice_for_more_counts_as_spent(
-    clock: SimpleNamespace, was_short: bool, spent_s: float
+@pytest.mark.parametrize(("was_short", "used_s"), [(False, 60.0), (True, 1800.0)])
+def test_insufficient_remaining_time_counts_as_used(
+    clock: SimpleNamespace, was_short: bool, used_s: float
 ) -> None:
-    kept = list[float]()
-    found = TimeBudget(1800.0, 0.0, kept.append)
+    saved = list[float]()
+    budget = TimeBudget(1800.0, 0.0, saved.append)
     clock.now += 60.0
-    found.end(was_short=was_short)
-    assert kept == [spent_s]
+    budget.end(was_short=was_short)
+    assert saved == [used_s]
 
 
 TIMES = TrainingTimes({f"n{i}": 10 * i for i in range(1, 101)}, lambda name: float(name[1:]) / 10)
 
 
-def test_times_are_interpolated_by_size_between_few_that_are_timed() -> None:
+def test_times_are_interpolated_by_size() -> None:
     timed = list[str]()
 
     def epoch_s(name: str) -> float:
@@ -67,23 +67,21 @@ def test_times_are_interpolated_by_size_between_few_that_are_timed() -> None:
 @pytest.mark.parametrize(
     ("core_s", "epochs", "n"),
     [
-        (10_000.0, 30, 25),  # all of the schedule, 20 s an epoch for the teacher of two processes
+        (10_000.0, 30, 25),  # the full schedule; 20 s per epoch for the teacher of two processes
         (2_000.0, 12, 25),  # 25 members with 12 epochs
-        (600.0, 8, 12),  # rather 12 members with a third of it
+        (600.0, 8, 12),  # 12 members with a third of the schedule
         (60.0, 1, 1),
         (0.0, 1, 1),
     ],
 )
-def test_schedules_are_shortened_for_more_networks_but_not_below_a_third(
-    core_s: float, epochs: int, n: int
-) -> None:
+def test_schedule_is_shortened_to_at_least_a_third(core_s: float, epochs: int, n: int) -> None:
     names = ["n100", *(f"n{i}" for i in range(11, 60, 2))]
     assert TIMES.epochs(names, 30, core_s, 2) == epochs
-    taught_s = core_s - 2 * TIMES.training_s("n100", epochs)
-    assert len(TIMES.within(names[1:], epochs, taught_s, core_s)) >= min(n - 1, 10)
+    remaining_s = core_s - 2 * TIMES.training_s("n100", epochs)
+    assert len(TIMES.within(names[1:], epochs, remaining_s, core_s)) >= min(n - 1, 10)
 
 
-def test_networks_that_fit_together_keep_their_order() -> None:
+def test_networks_within_budget_keep_their_order() -> None:
     names = ["n50", "n100", "n20", "n30"]
     assert TIMES.within(names, 1, 100.0, 100.0) == names
     assert TIMES.within(names, 1, 100.0, 6.0) == ["n50", "n20", "n30"]

@@ -1,4 +1,4 @@
-"""Which bits and channels make a network fit a budget."""
+"""Bits and channels with which a network meets a budget."""
 
 import itertools
 import random
@@ -34,10 +34,10 @@ TASK = ClassificationTask(tuple("0123456789"))
 
 def _network(name: str = "tiny", seed: int = 0) -> tuple[nn.Module, Graph]:
     torch.manual_seed(seed)
-    known = spaces.load_space(spaces.find(name))
-    family, genotype = families.get(known.family), known.sample(random.Random(seed))
+    space = spaces.load_space(spaces.find(name))
+    family, genotype = families.get(space.family), space.sample(random.Random(seed))
     signature = Signature(1, 10)
-    return family.build(known, genotype, signature).eval(), family.lower(known, genotype, signature)
+    return family.build(space, genotype, signature).eval(), family.lower(space, genotype, signature)
 
 
 def _sample(lowered: Graph) -> CalibrationImages:
@@ -47,7 +47,7 @@ def _sample(lowered: Graph) -> CalibrationImages:
 
 
 def _bytes(lowered: Graph) -> Cost:
-    """Return the flash of weights as stored, which gains of layers add up to."""
+    """Return the flash of stored weights, which is additive over layers."""
     return Cost({"flash_kib": Quantity(_kib(lowered), "modelled")})
 
 
@@ -57,8 +57,8 @@ def _kib(lowered: Graph) -> float:
 
 
 @pytest.mark.parametrize("share", [0.95, 0.85, 0.8])
-def test_bits_lose_least_of_all_that_fit(share: float) -> None:
-    """Against all combinations, by what single layers gain and lose."""
+def test_bits_have_lowest_loss_within_budget(share: float) -> None:
+    """Compared with all combinations, by the loss of single layers."""
     network, lowered = _network()
     sample = _sample(lowered)
     options, whole = (4, 6), _kib(lowered)
@@ -66,38 +66,38 @@ def test_bits_lose_least_of_all_that_fit(share: float) -> None:
     fitter = NetworkCompressor(
         network, lowered, sample, _bytes, CompressionMethods(options, [0.0]), NullProgress()
     )
-    found = fitter.fit(budget)
-    assert found is not None
-    assert found.prune == 0
-    assert found.figures["flash_kib"].value <= share * whole
+    results = fitter.fit(budget)
+    assert results is not None
+    assert results.prune == 0
+    assert results.figures["flash_kib"].value <= share * whole
     plain = fold_batch_norm(network)
     before = sample.loss(plain)
 
-    def lost(bits: dict[str, int]) -> float:
+    def loss_of(bits: dict[str, int]) -> float:
         each = (lowered.with_bits({name: n}) for name, n in bits.items())
-        found = (
+        results = (
             sample.loss(quantise_layer(plain, name, one))
             for name, one in zip(bits, each, strict=True)
         )
-        return sum(max(0.0, loss - before) for loss in found)
+        return sum(max(0.0, loss - before) for loss in results)
 
     layers = [n.name for n in lowered if n.op.weight_shape and not n.op.depthwise]
     assert 2 <= len(layers) <= 8
-    losses = {(layer, n): lost({layer: n}) for layer in layers for n in options}
+    losses = {(layer, n): loss_of({layer: n}) for layer in layers for n in options}
     best = min(
         sum(losses.get((layer, n), 0.0) for layer, n in zip(layers, bits, strict=True))
         for bits in itertools.product((4, 6, 8), repeat=len(layers))
         if _bytes(lowered.with_bits(dict(zip(layers, bits, strict=True))))
         .figures["flash_kib"]
         .value
-        <= 0.997 * share * whole  # a thousandth of a limit is kept off the program
+        <= 0.997 * share * whole  # the program has a margin of a thousandth
     )
-    own = sum(losses[layer, n] for layer, n in found.bits.items())
+    chosen_loss = sum(losses[layer, n] for layer, n in results.bits.items())
     worst = max(losses.values())
-    assert own <= best + 1e-4 * worst * 4 * len(layers)  # what breaks ties
+    assert chosen_loss <= best + 1e-4 * worst * 4 * len(layers)  # tolerance of ties
 
 
-def test_loss_is_of_all_images_and_few_are_read_at_once() -> None:
+def test_loss_is_computed_in_small_batches() -> None:
     sizes = []
 
     class Network(nn.Module):
@@ -114,31 +114,31 @@ def test_loss_is_of_all_images_and_few_are_read_at_once() -> None:
     assert max(sizes) <= 250
 
 
-def test_nothing_is_done_to_what_fits() -> None:
+def test_network_within_budget_is_unchanged() -> None:
     network, lowered = _network()
     fitter = NetworkCompressor(
         network, lowered, _sample(lowered), _bytes, CompressionMethods((4,), [0.0]), NullProgress()
     )
-    found = fitter.fit(Budget({"flash_kib": 1e6}))
-    assert found is not None
-    assert (found.prune, dict(found.bits)) == (0.0, {})
+    result = fitter.fit(Budget({"flash_kib": 1e6}))
+    assert result is not None
+    assert (result.prune, dict(result.bits)) == (0.0, {})
 
 
-def test_channels_are_taken_out_where_bits_do_not_suffice() -> None:
+def test_channels_are_pruned_if_bits_do_not_suffice() -> None:
     network, lowered = _network("dense_small")
     lowest = {n.name: 3 for n in lowered if n.op.weight_shape and not n.op.depthwise}
     limit = 0.7 * _bytes(lowered.with_bits(lowest)).figures["flash_kib"].value
     means = CompressionMethods((3, 5), [0.0, 0.1, 0.3, 0.5])
     fitter = NetworkCompressor(network, lowered, _sample(lowered), _bytes, means, NullProgress())
-    found = fitter.fit(Budget({"flash_kib": limit}))
-    assert found is not None
-    assert found.prune == 0.3  # 10 % are too few: 0.9**2 of the weights would be left
-    assert found.figures["flash_kib"].value <= limit
+    result = fitter.fit(Budget({"flash_kib": limit}))
+    assert result is not None
+    assert result.prune == 0.3  # 10 % are not enough: 0.9**2 of the weights would remain
+    assert result.figures["flash_kib"].value <= limit
     assert fitter.fit(Budget({"flash_kib": limit / 100})) is None
 
 
-def test_gains_that_do_not_add_up_are_met_all_the_same() -> None:
-    """The compiler of this test gives back a tenth of what two layers gain together."""
+def test_budget_is_met_if_gains_are_not_additive() -> None:
+    """The compiler of this test loses a tenth of the gain of several layers."""
     network, lowered = _network()
     whole = _kib(lowered)
 
@@ -151,22 +151,22 @@ def test_gains_that_do_not_add_up_are_met_all_the_same() -> None:
     budget = Budget({"flash_kib": 0.85 * whole})
     means = CompressionMethods((3, 4, 6), [0.0])
     fitter = NetworkCompressor(network, lowered, _sample(lowered), estimate, means, NullProgress())
-    found = fitter.fit(budget)
-    assert found is not None
-    assert not budget.exceeded(found.figures)
-    assert estimate(lowered.with_bits(found.bits)).figures == found.figures
+    result = fitter.fit(budget)
+    assert result is not None
+    assert not budget.exceeded(result.figures)
+    assert estimate(lowered.with_bits(result.bits)).figures == result.figures
 
 
-def test_layers_of_few_bits_get_no_more(npu: Target) -> None:
+def test_layers_with_few_bits_are_unchanged(npu: Target) -> None:
     network, lowered = _network("dense_small")
     backend = base.backend_of(npu)
     already = [n.name for n in lowered if n.op.weight_shape and not n.op.depthwise][:2]
     lowered = lowered.with_bits(dict.fromkeys(already, 3))
 
     def estimate(graph: Graph) -> Cost:
-        found = backend.estimate(graph)
-        assert found is not None
-        return found
+        result = backend.estimate(graph)
+        assert result is not None
+        return result
 
     flash = estimate(lowered).figures["flash_kib"].value
     budget = Budget({"flash_kib": 0.8 * flash})
@@ -178,13 +178,13 @@ def test_layers_of_few_bits_get_no_more(npu: Target) -> None:
         CompressionMethods((4, 5), [0.0]),
         NullProgress(),
     )
-    found = fitter.fit(budget)
-    assert found is not None
-    assert not {*already} & found.bits.keys()
-    assert found.figures["flash_kib"].value <= 0.8 * flash
+    result = fitter.fit(budget)
+    assert result is not None
+    assert not {*already} & result.bits.keys()
+    assert result.figures["flash_kib"].value <= 0.8 * flash
 
 
-def test_transformers_are_refused_where_bits_do_not_suffice() -> None:
+def test_transformers_are_refused_if_bits_do_not_suffice() -> None:
     network, lowered = _network("vit_small")
     fitter = NetworkCompressor(
         network,
@@ -198,13 +198,13 @@ def test_transformers_are_refused_where_bits_do_not_suffice() -> None:
         fitter.fit(Budget({"flash_kib": 0.001}))
 
 
-def test_layers_are_asked_once_whatever_the_budget() -> None:
+def test_costs_of_layers_are_estimated_once() -> None:
     network, lowered = _network()
-    n_asked = 0
+    n_estimates = 0
 
     def estimate(graph: Graph) -> Cost:
-        nonlocal n_asked
-        n_asked += 1
+        nonlocal n_estimates
+        n_estimates += 1
         return _bytes(graph)
 
     fitter = NetworkCompressor(
@@ -216,10 +216,10 @@ def test_layers_are_asked_once_whatever_the_budget() -> None:
         NullProgress(),
     )
     assert fitter.fit(Budget({"flash_kib": 0.9 * _kib(lowered)}))
-    first, n_asked = n_asked, 0
+    first, n_estimates = n_estimates, 0
     tighter = fitter.fit(Budget({"flash_kib": 0.85 * _kib(lowered)}))
-    assert n_asked <= first - 2 * 5  # two numbers of bits in five layers
-    anew = NetworkCompressor(
+    assert n_estimates <= first - 2 * 5  # two numbers of bits in five layers
+    fresh = NetworkCompressor(
         network,
         lowered,
         _sample(lowered),
@@ -227,12 +227,10 @@ def test_layers_are_asked_once_whatever_the_budget() -> None:
         CompressionMethods((4, 6), [0.0]),
         NullProgress(),
     )
-    assert tighter == anew.fit(Budget({"flash_kib": 0.85 * _kib(lowered)}))
+    assert tighter == fresh.fit(Budget({"flash_kib": 0.85 * _kib(lowered)}))
 
 
 @pytest.mark.parametrize(("limits", "expected"), [(["latency_ms"], []), (["throughput_ips"], None)])
-def test_only_upper_limits_are_worked_towards(
-    limits: Sequence[str], expected: list[str] | None
-) -> None:
+def test_lower_limits_are_unsupported(limits: Sequence[str], expected: list[str] | None) -> None:
     budget = Budget(dict.fromkeys(limits, 1.0))
     assert unsupported_limits(budget) == (limits if expected is None else expected)

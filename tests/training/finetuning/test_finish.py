@@ -28,8 +28,8 @@ from hwnas.training.loop import CheckpointPolicy
 from hwnas.training.options import FinetuningConfig, TrainingConfig
 from hwnas.training.supernet import TrainingSetup
 from tests.conftest import few_of, images_of
-from tests.models.int8.networks import coarsely
-from tests.training.fakes import KillAfter, Killed, same
+from tests.models.int8.networks import calibrate_coarsely
+from tests.training.fakes import KillAfter, Killed, equal_tensors
 
 DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
 
@@ -41,7 +41,7 @@ def setup(name: str, folder: Path, train: TrainingConfig) -> TrainingSetup:
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> NetworkSource:
-    """Return a network in a supernet that has learned something."""
+    """Return a network of a trained supernet."""
     train = TrainingConfig(epochs=8, batch_size=64)
     learned = setup("tiny", tmp_path_factory.mktemp("supernets"), train)
     evaluator = learned.evaluator(learned.trained(NullProgress())[0], ScoringConfig())
@@ -49,8 +49,8 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> NetworkSource:
     return NetworkSource(learned, evaluator, genotype, LargestSubnetTeacher(evaluator))
 
 
-def elsewhere(origin: NetworkSource, folder: Path) -> NetworkSource:
-    """Return the same with trainings of its own."""
+def with_folder(origin: NetworkSource, folder: Path) -> NetworkSource:
+    """Return the equal_tensors network with another folder for its trainings."""
     return replace(origin, setup=replace(origin.setup, supernets=folder))
 
 
@@ -63,15 +63,15 @@ def accuracies(finished: DeployableNetwork) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_fine_tuning_pays_and_int8_is_what_its_file_says(
+def test_fine_tuning_improves_accuracy_and_int8_matches_file(
     origin: NetworkSource, tmp_path: Path
 ) -> None:
     config = FinetuningConfig(epochs=3, max_int8_drop=100)
-    finished = finetune(elsewhere(origin, tmp_path), config, litert, NullProgress())
-    found = accuracies(finished)
-    assert list(found) == ["inherited", "fine-tuned", "int8"]
-    assert found["fine-tuned"] > found["inherited"] + 0.02
-    assert found["int8"] > found["fine-tuned"] - 0.05
+    finished = finetune(with_folder(origin, tmp_path), config, litert, NullProgress())
+    result = accuracies(finished)
+    assert list(result) == ["inherited", "fine-tuned", "int8"]
+    assert result["fine-tuned"] > result["inherited"] + 0.02
+    assert result["int8"] > result["fine-tuned"] - 0.05
     assert finished.graph == origin.graph()
     data = origin.setup.data
     images = data.prepare(images_of(data.validation), origin.resolution).numpy()
@@ -83,10 +83,10 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(
          "fine-tuned"),
     ):  # fmt: skip
         accuracy = np.mean(session.run(images).argmax(1) == labels)
-        assert accuracy == pytest.approx(found[name], abs=0.003)
+        assert accuracy == pytest.approx(result[name], abs=0.003)
 
 
-def test_without_epochs_the_weights_are_those_that_search_scored(origin: NetworkSource) -> None:
+def test_without_epochs_weights_are_those_of_search(origin: NetworkSource) -> None:
     finished = finetune(origin, FinetuningConfig(epochs=0, max_int8_drop=0), litert, NullProgress())
     assert isinstance(origin.weights, SupernetEvaluator)
     score = origin.weights.score(origin.genotype)
@@ -97,17 +97,15 @@ def test_without_epochs_the_weights_are_those_that_search_scored(origin: Network
     assert finished.record["int8"] == "post-training, 512 calibration images"
 
 
-def test_pruned_network_is_trained_again_and_described_by_its_operators(
-    origin: NetworkSource, tmp_path: Path
-) -> None:
-    config, where = FinetuningConfig(epochs=3, prune=0.3), elsewhere(origin, tmp_path)
+def test_pruned_network_is_fine_tuned_and_lowered(origin: NetworkSource, tmp_path: Path) -> None:
+    config, where = FinetuningConfig(epochs=3, prune=0.3), with_folder(origin, tmp_path)
     finetune(where, replace(config, prune=0.0), litert, NullProgress())
     finished = finetune(where, config, litert, NullProgress())
-    assert finished.record["steps"][1]["seconds"] == 0, "was fine-tuned before"
-    found = accuracies(finished)
-    assert list(found)[:4] == ["inherited", "fine-tuned", "narrowed", "pruned"]
-    assert found["narrowed"] < found["fine-tuned"]
-    assert found["pruned"] > found["narrowed"]
+    assert finished.record["steps"][1]["seconds"] == 0, "fine-tuned before"
+    result = accuracies(finished)
+    assert list(result)[:4] == ["inherited", "fine-tuned", "narrowed", "pruned"]
+    assert result["narrowed"] < result["fine-tuned"]
+    assert result["pruned"] > result["narrowed"]
     assert finished.record["weights"] == (
         "supernet, batch norm recalibrated, fine-tuned for 3 epochs, 30% of the channels pruned, "
         "fine-tuned for 3 epochs"
@@ -117,20 +115,24 @@ def test_pruned_network_is_trained_again_and_described_by_its_operators(
 
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibrate so badly that int8 loses much: as if it had four bits."""
+    """Calibrate with steps of four bits, for a large loss in int8."""
 
-    monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=16))
+    monkeypatch.setattr(
+        "hwnas.training.finetuning.pipeline.calibrate", partial(calibrate_coarsely, times=16)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("coarse")
-def test_training_for_int8_wins_back_what_int8_loses(origin: NetworkSource, tmp_path: Path) -> None:
+def test_quantisation_aware_training_recovers_accuracy(
+    origin: NetworkSource, tmp_path: Path
+) -> None:
     finished = finetune(
-        elsewhere(origin, tmp_path), FinetuningConfig(epochs=8), litert, NullProgress()
+        with_folder(origin, tmp_path), FinetuningConfig(epochs=8), litert, NullProgress()
     )
-    found = accuracies(finished)
-    assert found["int8"] < found["fine-tuned"] - 0.03
-    assert found["int8-trained"] > found["int8"]
+    result = accuracies(finished)
+    assert result["int8"] < result["fine-tuned"] - 0.03
+    assert result["int8-trained"] > result["int8"]
     assert finished.record["int8"].startswith("trained for int8, 8 epochs")
     assert finished.int8 is not None
     assert finished.simulated is not None
@@ -142,69 +144,73 @@ def test_training_for_int8_wins_back_what_int8_loses(origin: NetworkSource, tmp_
             np.abs(answers - network(images).numpy()).mean()
             for network in (finished.simulated, finished.network)
         ]
-    assert errors[0] < errors[1] / 10, "int8 is held against what it was trained as"
+    assert errors[0] < errors[1] / 10, "int8 matches the simulation it was trained in"
 
 
 @pytest.mark.usefixtures("coarse")
-def test_int8_is_not_trained_for_where_no_time_is_left(
-    origin: NetworkSource, tmp_path: Path
-) -> None:
-    where, config = elsewhere(origin, tmp_path), FinetuningConfig(epochs=1)
+def test_quantisation_aware_training_requires_time(origin: NetworkSource, tmp_path: Path) -> None:
+    where, config = with_folder(origin, tmp_path), FinetuningConfig(epochs=1)
     finished = finetune(where, config, litert, NullProgress(), lambda: 0.0)
     assert finished.without_int8_training
     assert "int8-trained" not in accuracies(finished)
     assert finished.record["int8"].endswith("no time was left for int8 training")
     trained = finetune(where, config, litert, NullProgress())
     assert "int8-trained" in accuracies(trained)
-    again = finetune(where, config, litert, NullProgress(), lambda: 0.0)  # which takes no time
+    again = finetune(
+        where, config, litert, NullProgress(), lambda: 0.0
+    )  # no time needed: already trained
     assert not again.without_int8_training
     assert "int8-trained" in accuracies(again)
 
 
 @pytest.mark.usefixtures("coarse")
-def test_int8_is_not_trained_for_where_it_may_lose_as_much(
+def test_no_quantisation_aware_training_within_allowed_drop(
     origin: NetworkSource, tmp_path: Path
 ) -> None:
     config = FinetuningConfig(epochs=1, max_int8_drop=100)
-    finished = finetune(elsewhere(origin, tmp_path), config, litert, NullProgress())
+    finished = finetune(with_folder(origin, tmp_path), config, litert, NullProgress())
     assert "int8-trained" not in accuracies(finished)
     assert finished.simulated is None
 
 
 @pytest.mark.usefixtures("coarse")
 @pytest.mark.parametrize("killed_after", few_of([40, 20, 5], 1))
-def test_finishing_that_was_killed_ends_with_the_same_weights(
+def test_interrupted_fine_tuning_ends_with_equal_weights(
     origin: NetworkSource, tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in each of the three trainings, of 16 steps each."""
+    """Interrupted in each of the three trainings of 16 steps."""
     config = FinetuningConfig(epochs=1, prune=0.3, max_int8_drop=0)
-    whole = finetune(elsewhere(origin, tmp_path / "whole"), config, litert, NullProgress())
+    uninterrupted = finetune(
+        with_folder(origin, tmp_path / "whole"), config, litert, NullProgress()
+    )
     monkeypatch.setattr(
         "hwnas.training.supernet.CheckpointPolicy", partial(CheckpointPolicy, every_s=0.0)
     )
-    cut = elsewhere(origin, tmp_path / "cut")
+    interrupted = with_folder(origin, tmp_path / "cut")
     with pytest.raises(Killed):
-        finetune(cut, config, litert, KillAfter(killed_after))
-    resumed = finetune(cut, config, litert, NullProgress())
-    assert same(whole.network.state_dict(), resumed.network.state_dict())
-    assert whole.int8 is not None
+        finetune(interrupted, config, litert, KillAfter(killed_after))
+    resumed = finetune(interrupted, config, litert, NullProgress())
+    assert equal_tensors(uninterrupted.network.state_dict(), resumed.network.state_dict())
+    assert uninterrupted.int8 is not None
     assert resumed.int8 is not None
-    assert write_tflite(whole.int8) == write_tflite(resumed.int8)
-    assert accuracies(whole) == accuracies(resumed)
-    assert "int8-trained" in accuracies(whole)
-    again = finetune(cut, config, litert, NullProgress())
+    assert write_tflite(uninterrupted.int8) == write_tflite(resumed.int8)
+    assert accuracies(uninterrupted) == accuracies(resumed)
+    assert "int8-trained" in accuracies(uninterrupted)
+    again = finetune(interrupted, config, litert, NullProgress())
     assert [step["seconds"] for step in again.record["steps"]] == [0.0] * 6
 
 
 def untrained(name: str, folder: Path) -> NetworkSource:
-    found = setup(name, folder, TrainingConfig(epochs=1, batch_size=512))
-    evaluator = found.evaluator(found.untrained(), ScoringConfig(n_recalibration=64))
-    return NetworkSource(found, evaluator, found.space.smallest(), LargestSubnetTeacher(evaluator))
+    training = setup(name, folder, TrainingConfig(epochs=1, batch_size=512))
+    evaluator = training.evaluator(training.untrained(), ScoringConfig(n_recalibration=64))
+    return NetworkSource(
+        training, evaluator, training.space.smallest(), LargestSubnetTeacher(evaluator)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", few_of(["vit_small", "resnet_small", "mbconv_mixed"], 2))
-def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> None:
+def test_networks_of_every_family_are_fine_tuned(name: str, tmp_path: Path) -> None:
     convolutional = name != "vit_small"
     config = FinetuningConfig(epochs=1, prune=0.3 if convolutional else 0.0)
     finished = finetune(untrained(name, tmp_path), config, litert, NullProgress())
@@ -218,7 +224,7 @@ def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> Non
     assert ("cannot be written in int8" in finished.record.get("no_int8", "")) != convolutional
 
 
-def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
+def test_pruning_of_transformers_is_refused_before_training(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigError, match=r"are not pruned\. Omit prune"):
@@ -228,7 +234,7 @@ def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
     assert not list(tmp_path.iterdir())
 
 
-def test_collapse_names_the_option_of_fine_tuning(tmp_path: Path) -> None:
+def test_collapse_message_names_option_of_fine_tuning(tmp_path: Path) -> None:
     config = FinetuningConfig(epochs=1, alpha=0, rate=0.1)
     stage = first_stage(untrained("tiny", tmp_path), config)
     with torch.no_grad():
@@ -240,7 +246,7 @@ def test_collapse_names_the_option_of_fine_tuning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"epochs": -1}, r"epochs must be a whole number in \[0, 100000\], got -1"),
         ({"alpha": 1.5}, r"alpha must be a number in \[0, 1\], got 1.5"),
@@ -249,6 +255,6 @@ def test_collapse_names_the_option_of_fine_tuning(tmp_path: Path) -> None:
         ({"prune": 0.2, "epochs": 0}, "prune=0.2 needs training afterwards"),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         FinetuningConfig(**options)

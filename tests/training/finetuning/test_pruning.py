@@ -22,13 +22,13 @@ TASK = Signature(3, 7)
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["tiny", "mbconv_mixed", "resnet_small"])
-def test_operators_of_a_pruned_network_compute_what_it_does(name: str, seed: int) -> None:
-    """Residuals, depthwise convolutions and gates lose the same channels on all their sides."""
-    found = spaces.load_space(spaces.find(name))
-    family, genotype = families.get(found.family), found.sample(random.Random(seed))
+def test_operators_of_pruned_network_match_outputs(name: str, seed: int) -> None:
+    """Residuals, depthwise convolutions and gates lose the same channels on all sides."""
+    space = spaces.load_space(spaces.find(name))
+    family, genotype = families.get(space.family), space.sample(random.Random(seed))
     network, lowered = (
-        family.build(found, genotype, TASK),
-        family.lower(found, genotype, TASK),
+        family.build(space, genotype, TASK),
+        family.lower(space, genotype, TASK),
     )
     check_pruning(0.3, lowered)
     pruned, narrower = prune(network, lowered, 0.3)
@@ -49,10 +49,10 @@ def test_operators_of_a_pruned_network_compute_what_it_does(name: str, seed: int
 
 
 @pytest.mark.parametrize("name", ["tiny", "mbconv_small", "resnet_small"])
-def test_costs_of_a_pruned_network_are_those_of_what_is_left(name: str, npu: Target) -> None:
-    found = spaces.load_space(spaces.find(name))
-    family, genotype = families.get(found.family), found.sample(random.Random(0))
-    network, lowered = family.build(found, genotype, TASK), family.lower(found, genotype, TASK)
+def test_pruned_network_has_lower_costs(name: str, npu: Target) -> None:
+    space = spaces.load_space(spaces.find(name))
+    family, genotype = families.get(space.family), space.sample(random.Random(0))
+    network, lowered = family.build(space, genotype, TASK), family.lower(space, genotype, TASK)
     _, narrower = prune(network, lowered, 0.3)
     whole, less = (
         compile_tflite(write_tflite(random_int8_network(ops)), ops, npu).cost
@@ -63,22 +63,22 @@ def test_costs_of_a_pruned_network_are_those_of_what_is_left(name: str, npu: Tar
         assert less.figures[figure].value < 0.95 * whole.figures[figure].value
 
 
-def test_answers_of_one_value_stay_and_hinder_nothing() -> None:
-    found = spaces.load_space(spaces.find("tiny"))
-    family, genotype, one = families.get(found.family), found.largest(), Signature(3, 1)
-    lowered = family.lower(found, genotype, one)
+def test_single_output_is_not_pruned() -> None:
+    space = spaces.load_space(spaces.find("tiny"))
+    family, genotype, one = families.get(space.family), space.largest(), Signature(3, 1)
+    lowered = family.lower(space, genotype, one)
     check_pruning(0.3, lowered)
-    _, narrower = prune(family.build(found, genotype, one), lowered, 0.3)
+    _, narrower = prune(family.build(space, genotype, one), lowered, 0.3)
     assert narrower.output.op.out_shape == (1, 1, 1)
     assert 0.4 < n_macs(narrower) / n_macs(lowered) < 0.7
 
 
-def test_channels_of_the_smallest_weights_are_taken_out() -> None:
-    found = spaces.load_space(spaces.find("tiny"))
-    family, genotype = families.get(found.family), found.smallest()
-    network, lowered = family.build(found, genotype, TASK), family.lower(found, genotype, TASK)
+def test_channels_with_smallest_weights_are_pruned() -> None:
+    space = spaces.load_space(spaces.find("tiny"))
+    family, genotype = families.get(space.family), space.smallest()
+    network, lowered = family.build(space, genotype, TASK), family.lower(space, genotype, TASK)
     stem = network.get_submodule("stem.conv")
-    kept = [0, 2, 3, 5, 7]
+    kept_channels = [0, 2, 3, 5, 7]
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.fill_(1.0)
@@ -90,12 +90,12 @@ def test_channels_of_the_smallest_weights_are_taken_out() -> None:
         assert isinstance(stem, torch.nn.Conv2d)
         stem.weight += images * 1e-3
     pruned, _ = prune(network, lowered, 0.3)
-    left = pruned.get_submodule("stem.conv")
-    assert isinstance(left, torch.nn.Conv2d)
-    assert torch.equal(left.weight, stem.weight[kept])
+    pruned_stem = pruned.get_submodule("stem.conv")
+    assert isinstance(pruned_stem, torch.nn.Conv2d)
+    assert torch.equal(pruned_stem.weight, stem.weight[kept_channels])
 
 
-def test_what_cannot_be_pruned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_pruning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny, vit = (spaces.load_space(spaces.find(name)) for name in ("tiny", "vit_small"))
     lowered = families.get("mbconv").lower(tiny, tiny.smallest(), TASK)
     with pytest.raises(ConfigError, match=r"removes all 8 channels .* at most 0\.87"):

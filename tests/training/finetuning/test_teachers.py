@@ -39,28 +39,32 @@ def _teacher(setup: TrainingSetup, weights: TrainedEvaluator) -> FinetunedTeache
 
 
 @pytest.mark.slow
-def test_a_teacher_answers_once_for_all_it_teaches_to_the_images_that_they_see(
+def test_teacher_outputs_are_computed_once_for_all_students(
     setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = replace(setup, supernets=tmp_path)
     weights = TrainedEvaluator({"tiny": setup}, TrainedConfig(fidelities=[1, 2]))
-    teacher, pupil = _teacher(setup, weights), setup.space.smallest()
+    teacher, student = _teacher(setup, weights), setup.space.smallest()
     loss_targets, n_answers, n_learned = TeacherNetwork.loss_targets, [0], [0]
 
-    def answered(network: Callable[[], Tensor], images: Tensor, dtype: str) -> Tensor:
+    def counting_forward(network: Callable[[], Tensor], images: Tensor, dtype: str) -> Tensor:
         n_answers[0] += 1
         return forward(network, images, dtype)
 
-    def compared(self: TeacherNetwork, batch: TrainingBatch, step_context: StepContext) -> Tensor:
-        found, here = loss_targets(self, batch, step_context), replace(self, recorded=None)
-        assert torch.allclose(found, loss_targets(here, batch, step_context), atol=2e-3)
+    def compare_targets(
+        self: TeacherNetwork, batch: TrainingBatch, step_context: StepContext
+    ) -> Tensor:
+        targets, unrecorded = loss_targets(self, batch, step_context), replace(self, recorded=None)
+        assert torch.allclose(targets, loss_targets(unrecorded, batch, step_context), atol=2e-3)
         n_learned[0] += 1
-        return found
+        return targets
 
-    monkeypatch.setattr(soft_targets, "forward", answered)
-    monkeypatch.setattr(TeacherNetwork, "loss_targets", compared)
+    monkeypatch.setattr(soft_targets, "forward", counting_forward)
+    monkeypatch.setattr(TeacherNetwork, "loss_targets", compare_targets)
     n_steps = CONFIG.epochs * (len(setup.data.train) // setup.train.images_per_step)
-    for n, left in enumerate((1, 2), 1):  # search took one less far than the other
-        mine = weights.at_recorded_fidelity({pupil.id: left})
-        pipeline.finetune_float(NetworkSource(setup, mine, pupil, teacher), CONFIG, NullProgress())
+    for n, n_fidelities in enumerate((1, 2), 1):  # with different fidelities of the search
+        student_weights = weights.at_recorded_fidelity({student.id: n_fidelities})
+        pipeline.finetune_float(
+            NetworkSource(setup, student_weights, student, teacher), CONFIG, NullProgress()
+        )
         assert (n_answers[0], n_learned[0]) == (n_steps, n * n_steps)
