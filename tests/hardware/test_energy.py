@@ -20,7 +20,7 @@ from tests.conftest import target
 MODEL = EnergyModel("test", "none", 0.5, 10.0, 100.0, 300.0)
 
 
-def test_energy_is_the_sum_of_its_components_with_the_interval_of_the_source() -> None:
+def test_energy_is_sum_of_components_with_interval() -> None:
     figure, components = MODEL.energy(n_macs=2_000_000, sram_bytes=1000, off_chip_bytes=500)
     assert components["energy_macs_mj"] == pytest.approx(2e6 * 0.5e-9)
     assert components["energy_sram_mj"] == pytest.approx(1000 * 10e-9)
@@ -34,7 +34,7 @@ def test_energy_is_the_sum_of_its_components_with_the_interval_of_the_source() -
 @pytest.mark.parametrize(
     "change", [{"mac_pj": 0.0}, {"sram_pj_per_byte": -1.0}, {"off_chip_pj_per_byte_high": 1.0}]
 )
-def test_impossible_energies_are_refused(change: dict[str, float]) -> None:
+def test_invalid_energies_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"target\.energy.* must be (a number in|at most)"):
         dataclasses.replace(MODEL, **change)  # type: ignore[arg-type]
 
@@ -43,7 +43,7 @@ GPUS = ("nvidia_a100", "nvidia_h100", "nvidia_l4", "nvidia_t4", "jetson_orin_nan
 GPU = PowerModel(2, 700, "a test", per_device=True)
 
 
-def test_power_of_a_device_is_linear_in_its_load() -> None:
+def test_power_is_linear_in_load() -> None:
     for full_load_ms, watts in ((0.0, 2.0), (0.5, 351.0), (1.0, 700.0), (9.0, 700.0)):
         energy, details = GPU.energy(Quantity(1.0, "measured"), 1, full_load_ms)
         assert details["power_active_w"] == pytest.approx(watts)
@@ -52,14 +52,14 @@ def test_power_of_a_device_is_linear_in_its_load() -> None:
         assert energy.upper == pytest.approx(min(8 * watts, 700))
 
 
-def test_power_of_an_unknown_load_is_the_geometric_mean_of_the_range() -> None:
+def test_power_of_unknown_load_is_geometric_mean() -> None:
     energy, _ = GPU.energy(Quantity(1.0, "measured"), 1)
     assert [energy.lower, energy.upper] == pytest.approx([2, 700])
     assert energy.value == pytest.approx(math.sqrt(2 * 700))
 
 
 def _modelled(space: str, genotype: str, batch: int, name: str = "nvidia_h100") -> Quantities:
-    """Return power and energy of a network by the data sheet of a GPU."""
+    """Return the modelled power and energy of a network on a GPU."""
     gpu, searched = replace(target(name), batch=batch), spaces.load_space(spaces.find(space))
     lower = families.get(searched.family).lower
     chosen = searched.genotype(json.loads(genotype)) if genotype else searched.smallest()
@@ -68,7 +68,7 @@ def _modelled(space: str, genotype: str, batch: int, name: str = "nvidia_h100") 
     return derived_metrics(gpu, ["power_w"])(cost.figures)
 
 
-def test_modelled_power_of_a_gpu_does_not_contradict_its_readings() -> None:
+def test_modelled_gpu_power_is_consistent_with_measurements() -> None:
     """An H200 took 2.3 W (0 to 5.7) above idle at batch 1, 10 to 77 W (median 28) at batch 64."""
     for batch, (lowest, median, highest) in ((1, (0.0, 2.3, 5.7)), (64, (10.0, 28.0, 77.0))):
         rows = package.ROOT / "experiments" / "providers" / f"h200_batch_{batch}.csv"
@@ -84,7 +84,7 @@ def test_modelled_power_of_a_gpu_does_not_contradict_its_readings() -> None:
         assert max(p.value for p in powers) <= highest
 
 
-def test_energy_of_a_small_network_on_a_gpu_is_that_of_its_reading() -> None:
+def test_modelled_gpu_energy_covers_measurement() -> None:
     """An H200 took 0.29 mJ (0 to 0.8) for an inference of a network of ``tiny``."""
     energy = _modelled("tiny", "", 1)["energy_mj"]
     assert energy.lower < 0.29 < energy.upper
@@ -92,7 +92,7 @@ def test_energy_of_a_small_network_on_a_gpu_is_that_of_its_reading() -> None:
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_gpu_targets_start_at_idle_with_tiles_and_images_of_their_size(name: str) -> None:
+def test_gpu_targets_have_plausible_facts(name: str) -> None:
     gpu = target(name)
     assert gpu.power is not None
     assert gpu.roofline is not None

@@ -58,7 +58,7 @@ def _fill(table: LatencyTable, seed: int) -> LatencyTable:
 
 
 def _equal(a: LatencyTable, b: LatencyTable) -> bool:
-    """Whether all that is in the files is equal, floats to seven digits."""
+    """Return whether the files of two tables are equal, floats to seven digits."""
 
     def shown(table: LatencyTable) -> object:
         rows = []
@@ -72,13 +72,13 @@ def _equal(a: LatencyTable, b: LatencyTable) -> bool:
 
 
 class _Killed(BaseException):
-    """The process ends here."""
+    """Simulated end of the process."""
 
 
 def _save_until(
     table: LatencyTable, k: int, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Save a table, but for the files from the ``k``-th on."""
+    """Save a table, interrupted before the ``k``-th file."""
     replaced: list[object] = []
     real = os.replace
 
@@ -95,7 +95,7 @@ def _save_until(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_field_survives(tmp_path: Path, seed: int) -> None:
+def test_table_round_trips(tmp_path: Path, seed: int) -> None:
     table = _fill(LatencyTable(tmp_path / "t"), seed)
     table.save()
     loaded = load_table(table.path)
@@ -108,28 +108,28 @@ def test_every_field_survives(tmp_path: Path, seed: int) -> None:
     assert _equal(load_table(table.path), loaded)
 
 
-def test_empty_table_survives(tmp_path: Path) -> None:
+def test_empty_table_round_trips(tmp_path: Path) -> None:
     table = LatencyTable(tmp_path / "t")
     table.save()
     assert _equal(load_table(table.path), table)
 
 
 @pytest.mark.parametrize("order", [(0, 2), (2, 0)])
-def test_operators_of_networks_that_choose_threads_stand_beside_those_of_a_model(
+def test_operators_with_and_without_threads_are_distinct(
     tmp_path: Path, order: tuple[int, int]
 ) -> None:
     table, op = _fill(LatencyTable(tmp_path / "t"), 0), _op(random.Random(1))
     table.entries = {
         dataclasses.replace(op, threads=n): OperatorEntry("", Timing(n + 1, 1, 9, 3)) for n in order
     }
-    del table.networks[2:], table.networks[0]["genotype"]  # as earlier versions wrote it
+    del table.networks[2:], table.networks[0]["genotype"]  # as written by earlier versions
     table.save()
-    found = load_table(table.path)
-    assert found.entries == table.entries
-    assert [row["genotype"] for row in found.networks] == ["", '{"a": 1}']
+    result = load_table(table.path)
+    assert result.entries == table.entries
+    assert [row["genotype"] for row in result.networks] == ["", '{"a": 1}']
 
 
-def test_digest_is_of_what_is_predicted_from(tmp_path: Path) -> None:
+def test_digest_depends_only_on_inputs_of_predictions(tmp_path: Path) -> None:
     table = _fill(LatencyTable(tmp_path), 0)
     op, other = [*table.entries][:2]
     table.calibration["t"] = copy.deepcopy(table.calibration["s"])
@@ -162,26 +162,26 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "how"),
+    ("name", "kind"),
     [
-        (name, how)
+        (name, kind)
         for name in FILES
-        for how in DAMAGE
-        if (name, how) != ("provenance.json", "a digit")
+        for kind in DAMAGE
+        if (name, kind) != ("provenance.json", "a digit")
     ],
 )
-def test_damaged_or_edited_file_is_refused(tmp_path: Path, name: str, how: str) -> None:
+def test_damaged_or_edited_file_is_refused(tmp_path: Path, name: str, kind: str) -> None:
     table = _fill(LatencyTable(tmp_path / "t"), 1)
     table.save()
     path = table.path / name
-    path.write_bytes(DAMAGE[how](path.read_bytes()))
-    with pytest.raises(TableError) as refused:
+    path.write_bytes(DAMAGE[kind](path.read_bytes()))
+    with pytest.raises(TableError) as error:
         load_table(table.path)
-    text = str(refused.value)
+    text = str(error.value)
     assert str(table.path) in text
     assert "profile again" in text
     assert "\n" not in text
-    if how == "a digit":
+    if kind == "a digit":
         assert f"{name} was changed" in text
 
 
@@ -195,20 +195,20 @@ def test_missing_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("k", range(4))
-def test_save_cut_off_anywhere_leaves_a_table(
+def test_interrupted_save_leaves_valid_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
 ) -> None:
     old, new = (_fill(LatencyTable(tmp_path / "t"), seed) for seed in (1, 2))
     old.save()
     _save_until(new, k, monkeypatch, _Killed())
-    found = load_table(tmp_path / "t")
-    assert list(found.entries) in (list(old.entries), list(new.entries))
+    result = load_table(tmp_path / "t")
+    assert list(result.entries) in (list(old.entries), list(new.entries))
     new.save()
     assert _equal(load_table(tmp_path / "t"), new)
 
 
 @pytest.mark.parametrize("k", range(4))
-def test_first_save_cut_off_anywhere_is_no_table_or_a_whole_one(
+def test_interrupted_first_save_leaves_no_partial_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
 ) -> None:
     device = target("cpu")
@@ -225,7 +225,7 @@ def test_first_save_cut_off_anywhere_is_no_table_or_a_whole_one(
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize("first", range(4))
 @pytest.mark.parametrize("second", range(4))
-def test_two_saves_cut_off_one_after_the_other_leave_a_table(
+def test_two_interrupted_saves_leave_valid_table(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     first: int,
@@ -237,14 +237,14 @@ def test_two_saves_cut_off_one_after_the_other_leave_a_table(
     table.save()
     for seed, k in ((2, first), (3, second)):
         _save_until(_fill(table, seed), k, monkeypatch, error)
-        found = load_table(table.path)
-        table = found if reopened else table
+        result = load_table(table.path)
+        table = result if reopened else table
     table.save()
     load_table(table.path)
 
 
 @pytest.mark.parametrize("k", range(4))
-def test_full_disk_leaves_a_table_and_no_litter(
+def test_full_disk_leaves_valid_table_and_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
 ) -> None:
     table = _fill(LatencyTable(tmp_path / "t"), 1)
@@ -267,7 +267,7 @@ def test_full_disk_leaves_a_table_and_no_litter(
     assert {path.name for path in table.path.iterdir()} == set(FILES)
 
 
-def test_folder_in_which_nothing_was_measured_is_removed(tmp_path: Path) -> None:
+def test_folder_without_measurements_is_removed(tmp_path: Path) -> None:
     table = LatencyTable(tmp_path / "new" / "cpu" / "t")
     with table.locked(), pytest.raises(RunError, match="Another process"), table.locked():
         pass
@@ -286,12 +286,12 @@ def test_transferred_operators_count_as_missing() -> None:
     }
     table = LatencyTable(Path("t"), entries)
     assert table.plans() == {measured: ""}
-    asked = [unknown, measured, transferred, unknown]
-    assert table.missing(asked) == [unknown, transferred]
+    wanted = [unknown, measured, transferred, unknown]
+    assert table.missing(wanted) == [unknown, transferred]
     assert table.missing([measured]) == []
 
 
-def test_first_root_with_a_table_wins(tmp_path: Path) -> None:
+def test_first_root_with_table_is_used(tmp_path: Path) -> None:
     device = target("cpu")
     assert find_table(device, [tmp_path / "a", tmp_path / "b"]) is None
     paths = {root: tmp_path / root / "cpu" / table_name(device) for root in "abc"}
@@ -304,14 +304,14 @@ def test_first_root_with_a_table_wins(tmp_path: Path) -> None:
     assert find_table(other, [tmp_path / root for root in "abc"]) is None
 
 
-def test_setting_is_what_decides_the_figures_beside_the_target() -> None:
+def test_table_name_has_all_settings() -> None:
     device = target("cpu")
     assert table_name(device) == "tvm-float32-1t-b1"
     other = dataclasses.replace(device, runtime="onnxruntime", dtype="int8", threads=4, batch=16)
     assert table_name(other) == "onnxruntime-int8-4t-b16"
 
 
-def test_error_names_some_operators_and_the_cure() -> None:
+def test_error_names_some_operators_and_command() -> None:
     ops = [_op(random.Random(i)) for i in range(5)]
     text = str(missing_operators_error(ops, target("cpu"), "hwnas profile +target=cpu"))
     assert text.startswith("The latency table of target 'cpu' lacks 5 operators")
@@ -321,7 +321,7 @@ def test_error_names_some_operators_and_the_cure() -> None:
     assert "..." not in str(missing_operators_error(ops[:3], target("cpu"), ""))
 
 
-def test_provenance_knows_only_the_files_that_are_there_in_the_end(tmp_path: Path) -> None:
+def test_provenance_has_only_digests_of_current_files(tmp_path: Path) -> None:
     table = _fill(LatencyTable(tmp_path / "t"), 1)
     for seed in range(4):
         _fill(table, seed).save()

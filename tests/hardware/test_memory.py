@@ -24,7 +24,7 @@ RESIDUAL = (
 )
 
 
-def test_input_of_a_residual_block_stays_alive_until_it_is_added() -> None:
+def test_residual_input_stays_alive_until_sum() -> None:
     assert peak_activation_bytes(Graph.of(RESIDUAL)) == (8 + 32 + 8) * 16  # input, expand, project
     assert peak_activation_bytes(Graph.of(RESIDUAL[:1])) == (8 + 32) * 16
     without = (*RESIDUAL[:2], Node("pool", OpSpec("mean", (8, 4, 4), (8, 1, 1)), ("project",)))
@@ -32,7 +32,7 @@ def test_input_of_a_residual_block_stays_alive_until_it_is_added() -> None:
 
 
 def _peak_by_brute_force(lowered: Graph) -> int:
-    """Ask for every tensor at every step whether it is there and still needed."""
+    """Return the peak by checking at every step which tensors are still needed."""
     size = lowered[0].op.batch * element_bytes(lowered[0].op.dtype)
     shapes = {node.name: node.op.out_shape for node in lowered} | {INPUT: lowered[0].op.in_shape}
     names = [INPUT, *(node.name for node in lowered)]
@@ -47,7 +47,7 @@ def _peak_by_brute_force(lowered: Graph) -> int:
     return peak
 
 
-def test_peak_equals_a_count_by_brute_force(small: SearchSpace, task: Signature) -> None:
+def test_peak_matches_brute_force(small: SearchSpace, task: Signature) -> None:
     rng = random.Random(0)
     family = families.get(small.family)
     for genotype in [small.largest(), small.smallest(), *(small.sample(rng) for _ in range(20))]:

@@ -16,7 +16,7 @@ NET_MJ = (ACTIVE_W - IDLE_W) * INFERENCE_S * 1e3
 
 @dataclasses.dataclass
 class Device:
-    """A device with its own clock, whose power is known; it is its own meter."""
+    """A simulated device with clock and meter, whose power is known."""
 
     idle_w: float = IDLE_W
     active_w: float = ACTIVE_W
@@ -60,7 +60,7 @@ class Device:
         pass
 
 
-def test_idle_power_is_subtracted_and_stated() -> None:
+def test_idle_power_is_subtracted_and_reported() -> None:
     device = Device()
     energy = measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
     assert energy.figure.value == pytest.approx(NET_MJ)
@@ -75,21 +75,21 @@ def test_idle_power_is_subtracted_and_stated() -> None:
 
 
 @pytest.mark.parametrize("min_s", [0.005, 0.05, 0.5])
-def test_inferences_beside_those_that_are_timed_count(min_s: float) -> None:
+def test_untimed_inferences_count(min_s: float) -> None:
     device = Device(uncounted=1)
     energy = measure(device, device.run, 1.0, min_s, device.clock, device.sleep, uncounted=1)
     assert energy.figure.value == pytest.approx(NET_MJ)
     assert energy.n == sum(device.calls[-6:]) + 6
 
 
-def test_a_meter_that_lags_behind_does_no_harm() -> None:
+def test_lag_of_meter_does_not_bias_energy() -> None:
     device = Device(lag_s=0.2)
     figure = measure(device, device.run, 1.0, 0.5, device.clock, device.sleep).figure
     assert figure.value == pytest.approx(NET_MJ)
     assert figure.low == pytest.approx(NET_MJ)
 
 
-def test_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_interval_has_nominal_coverage() -> None:
     covered, n = 0, 300
     for seed in range(n):
         device = Device(noise_w=2.0)
@@ -100,7 +100,7 @@ def test_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.92 * n <= covered <= 0.99 * n
 
 
-def test_drift_of_idle_power_is_stated_and_widens_the_interval() -> None:
+def test_drift_of_idle_power_widens_interval() -> None:
     device = Device(warm_w=1.0)
     energy = measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
     assert energy.idle_drift_w == pytest.approx(1.0)
@@ -110,7 +110,7 @@ def test_drift_of_idle_power_is_stated_and_widens_the_interval() -> None:
     assert "+1 W" in energy.words
 
 
-def test_what_idling_hides_is_an_error_never_a_negative_figure() -> None:
+def test_energy_below_idle_is_an_error() -> None:
     for active_w in (IDLE_W, IDLE_W - 1.0):
         device = Device(active_w=active_w)
         with pytest.raises(
@@ -119,7 +119,7 @@ def test_what_idling_hides_is_an_error_never_a_negative_figure() -> None:
             measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
 
 
-def test_an_interval_that_reaches_zero_says_so() -> None:
+def test_interval_including_zero_is_reported() -> None:
     device = Device(active_w=IDLE_W + 0.5, noise_w=2.0)
     energy = measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
     assert energy.figure.low == 0.0 < energy.figure.value < energy.figure.upper
@@ -127,8 +127,8 @@ def test_an_interval_that_reaches_zero_says_so() -> None:
 
 
 @pytest.mark.parametrize("above_w", [0.0, 0.5, 2.0])
-def test_energy_that_idling_hides_is_within_its_interval_and_never_negative(above_w: float) -> None:
-    """As of a GPU whose clocks stay up between kernels: half of all readings are below idling."""
+def test_interval_near_idle_has_coverage_and_is_positive(above_w: float) -> None:
+    """Like a GPU with high clocks between kernels: half of the readings are below idle."""
     covered, n = 0, 300
     truth = above_w * INFERENCE_S * 1e3
     for seed in range(n):
@@ -142,27 +142,27 @@ def test_energy_that_idling_hides_is_within_its_interval_and_never_negative(abov
     assert covered >= 0.92 * n
 
 
-def test_blocks_surely_below_idling_are_an_error() -> None:
+def test_significantly_negative_energy_is_an_error() -> None:
     device = Device(active_w=IDLE_W - 2.0, noise_w=0.1)
     with pytest.raises(RunError, match=r"a difference of -20 \+- 1\.8 mJ"):
         measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
 
 
-def test_a_dead_meter_gives_no_figure() -> None:
+def test_constant_meter_is_refused() -> None:
     device = Device(idle_w=0.0, active_w=0.0)
     with pytest.raises(ConfigError, match=r"a simulated meter\) did not advance in 0\.5\d* s"):
         measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
 
 
 @pytest.mark.parametrize("change", [{"overhead_s": 0.2}, {"units": 1e-3}, {"units": 1e3}])
-def test_a_run_that_is_not_what_fills_the_block_is_refused(change: dict[str, float]) -> None:
+def test_block_with_other_work_is_refused(change: dict[str, float]) -> None:
     device = Device(**change)  # type: ignore[arg-type]
     with pytest.raises(RunError, match="but inferences took only"):
         measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan])
-def test_a_run_without_time_ends(seconds: float) -> None:
+def test_run_of_zero_duration_is_refused(seconds: float) -> None:
     device = Device()
 
     def run(n: int) -> float:
@@ -202,7 +202,7 @@ def test_sampled_power_is_integrated_by_trapezoids() -> None:
         integral.close()
 
 
-def test_power_that_was_not_sampled_for_long_is_an_error_once() -> None:
+def test_gap_in_samples_is_an_error_once() -> None:
     now = 0.0
     integral = _integral(lambda: 1.0, lambda: now)
     try:
@@ -221,7 +221,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
     assert condition()
 
 
-def test_thread_samples_between_readings_and_stops() -> None:
+def test_thread_samples_until_closed() -> None:
     n = 0
 
     def watts() -> float:
@@ -237,7 +237,7 @@ def test_thread_samples_between_readings_and_stops() -> None:
     assert n == stopped
 
 
-def test_failure_in_the_thread_is_told_by_the_next_reading() -> None:
+def test_error_in_thread_is_raised_by_next_reading() -> None:
     n = 0
 
     def watts() -> float:

@@ -28,7 +28,7 @@ def _zone(root: Path, zone: str, name: str, energy_uj: int = 0) -> Path:
 
 @pytest.fixture
 def powercap(tmp_path: Path) -> Path:
-    """Two packages with all that can stand beside and below them, as the kernel lists them."""
+    """Two packages with all other kinds of zones, as listed by the kernel."""
     _write(tmp_path / "intel-rapl", enabled=1)
     for package, energy_uj in enumerate((5_000_000, 7_000_000)):
         zone = f"intel-rapl:{package}"
@@ -49,7 +49,7 @@ def _add(zone: Path, energy_uj: int) -> None:
 # RAPL
 
 
-def test_rapl_sums_packages_and_dram_and_counts_nothing_twice(powercap: Path) -> None:
+def test_rapl_sums_packages_and_dram_once(powercap: Path) -> None:
     meter = Rapl(powercap)
     start = meter.read()
     for n, zone in enumerate(sorted(powercap.glob("intel-rapl*:*"))):
@@ -59,7 +59,7 @@ def test_rapl_sums_packages_and_dram_and_counts_nothing_twice(powercap: Path) ->
     assert meter.source == f"RAPL package-0 + dram + package-1 + dram, {powercap}"
 
 
-def test_rapl_counts_on_when_a_counter_wraps_around(powercap: Path) -> None:
+def test_rapl_handles_counter_overflow(powercap: Path) -> None:
     meter = Rapl(powercap)
     start = meter.read()
     _add(powercap / "intel-rapl:0", RANGE_UJ - 6_000_000)
@@ -73,18 +73,18 @@ def test_rapl_counts_on_when_a_counter_wraps_around(powercap: Path) -> None:
 
 
 @pytest.mark.parametrize("zones", [[], ["intel-rapl:0 psys"], ["intel-rapl:0:0 dram"]])
-def test_rapl_without_a_package_is_absent(tmp_path: Path, zones: list[str]) -> None:
+def test_rapl_without_package_is_refused(tmp_path: Path, zones: list[str]) -> None:
     for zone in zones:
         folder, name = zone.split()
         _zone(tmp_path, folder, name)
-    (tmp_path / "intel-rapl:7").symlink_to(tmp_path / "hidden")  # as containers mask it
+    (tmp_path / "intel-rapl:7").symlink_to(tmp_path / "hidden")  # masked, as in containers
     with pytest.raises(ConfigError, match=r"no CPU package in .*modprobe.*target\.meter=none"):
         open_meter("rapl", root=tmp_path)
     with pytest.raises(ConfigError, match="no CPU package"):
         open_meter("rapl", root=tmp_path / "nowhere")
 
 
-def test_rapl_that_only_root_may_read_says_how_to_allow_it(
+def test_error_for_unreadable_rapl_gives_command(
     powercap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_text = Path.read_text
@@ -95,14 +95,16 @@ def test_rapl_that_only_root_may_read_says_how_to_allow_it(
         return read_text(self, *args, **options)
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(ConfigError, match=r"intel-rapl:1/energy_uj' \(Permission denied\)") as told:
+    with pytest.raises(
+        ConfigError, match=r"intel-rapl:1/energy_uj' \(Permission denied\)"
+    ) as error:
         open_meter("rapl", root=powercap)
-    assert f"sudo chmod a+r {powercap}/intel-rapl:*/energy_uj" in str(told.value)
-    assert "udev" in str(told.value)
+    assert f"sudo chmod a+r {powercap}/intel-rapl:*/energy_uj" in str(error.value)
+    assert "udev" in str(error.value)
 
 
 @pytest.mark.parametrize("content", [None, "", "n/a"])
-def test_rapl_that_stops_to_give_numbers_is_an_error(powercap: Path, content: str | None) -> None:
+def test_unreadable_rapl_counter_is_an_error(powercap: Path, content: str | None) -> None:
     meter = Rapl(powercap)
     file = powercap / "intel-rapl:1:1" / "energy_uj"
     file.unlink()
@@ -112,7 +114,7 @@ def test_rapl_that_stops_to_give_numbers_is_an_error(powercap: Path, content: st
         meter.read()
 
 
-def test_a_counter_that_stands_still_gives_no_figure(powercap: Path) -> None:
+def test_constant_counter_is_refused(powercap: Path) -> None:
     def run(n: int) -> float:
         start = time.monotonic()
         time.sleep(n * 0.002)
@@ -135,7 +137,7 @@ class NotSupportedError(NvmlError):
 
 @dataclasses.dataclass
 class Library:
-    """NVML with two GPUs; an entry of ``fails`` is what a function raises instead."""
+    """A fake NVML with two GPUs; ``fails`` has the exceptions of functions."""
 
     energy_mj: int = 5_000_000
     power_mw: int = 250_000
@@ -183,7 +185,7 @@ class Library:
         return self.power_mw
 
 
-def test_nvml_reads_the_counter_of_its_gpu_in_joules() -> None:
+def test_nvml_reads_counter_of_gpu_in_joules() -> None:
     library = Library()
     meter = open_meter("nvml", channel="1", library=library)
     start = meter.read()
@@ -207,7 +209,7 @@ def _check_integral(meter: Nvml | Hwmon, watts: float) -> None:
     assert joules <= watts * outside * (1 + 1e-9)
 
 
-def test_nvml_integrates_power_where_a_gpu_has_no_counter() -> None:
+def test_nvml_integrates_power_without_counter() -> None:
     library = Library(fails={"energy": NotSupportedError()})
     meter = Nvml(0, library)
     _check_integral(meter, 250.0)
@@ -225,7 +227,7 @@ def test_nvml_integrates_power_where_a_gpu_has_no_counter() -> None:
         {"energy": NotSupportedError("Not Supported"), "power": NotSupportedError("Not Supported")},
     ],
 )
-def test_nvml_that_does_not_answer_is_an_error(fails: dict[str, Exception]) -> None:
+def test_nvml_failure_at_start_is_an_error(fails: dict[str, Exception]) -> None:
     library = Library(fails=fails)
     reason = str(list(fails.values())[-1])
     with pytest.raises(ConfigError, match=rf"no energy of GPU 0 \({reason}\): .*driver"):
@@ -233,7 +235,7 @@ def test_nvml_that_does_not_answer_is_an_error(fails: dict[str, Exception]) -> N
     assert library.opened == 0
 
 
-def test_nvml_that_fails_later_is_an_error() -> None:
+def test_nvml_failure_in_reading_is_an_error() -> None:
     library = Library()
     meter = Nvml(0, library)
     library.fails["energy"] = NvmlError("GPU is lost")
@@ -242,12 +244,12 @@ def test_nvml_that_fails_later_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("channel", ["2", "GPU-1234", "-1"])
-def test_nvml_refuses_a_gpu_that_is_not_there(channel: str) -> None:
+def test_nvml_refuses_unknown_gpu(channel: str) -> None:
     with pytest.raises(ConfigError, match=r"target\.meter=nvml"):
         open_meter("nvml", channel=channel, library=Library())
 
 
-def test_nvml_without_its_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_nvml_gives_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> ModuleType:
         assert name == "pynvml"
         raise ModuleNotFoundError(name)
@@ -257,7 +259,7 @@ def test_nvml_without_its_library_says_how_to_install_it(monkeypatch: pytest.Mon
         open_meter("nvml")
 
 
-def test_the_real_library_has_what_is_used() -> None:
+def test_real_library_has_used_functions() -> None:
     pynvml = pytest.importorskip("pynvml")
     for name in (*dir(Library), "NVMLError", "NVMLError_NotSupported"):
         if name.lower().startswith("nvml"):
@@ -275,7 +277,7 @@ def _chip(root: Path, number: int, kind: str, **files: str | int) -> Path:
     return chip
 
 
-def test_hwmon_reads_an_energy_counter_before_power(tmp_path: Path) -> None:
+def test_hwmon_prefers_energy_counter_to_power(tmp_path: Path) -> None:
     _chip(tmp_path, 0, "coretemp", temp1_input=40_000)
     chip = _chip(
         tmp_path, 1, "ina238", energy1_input=4_000_000, power1_input=9, in1_input=1, curr1_input=1
@@ -309,9 +311,7 @@ def _ina3221(root: Path) -> None:
     ("channel", "watts"),
     [("ina3221@0-0040/in2", 2.0), ("ina3221@0-0040/in1, ina3221@0-0040/in3", 0.5 + 4.5)],
 )
-def test_hwmon_multiplies_and_sums_what_is_asked_for(
-    tmp_path: Path, channel: str, watts: float
-) -> None:
+def test_hwmon_multiplies_and_sums_channels(tmp_path: Path, channel: str, watts: float) -> None:
     _ina3221(tmp_path)
     meter = Hwmon(tmp_path, channel)
     _check_integral(meter, watts)
@@ -319,7 +319,7 @@ def test_hwmon_multiplies_and_sums_what_is_asked_for(
     meter.close()
 
 
-def test_hwmon_sums_a_counter_and_a_power(tmp_path: Path) -> None:
+def test_hwmon_sums_counter_and_power(tmp_path: Path) -> None:
     chip = _chip(tmp_path, 0, "ina238", energy1_input=0)
     _chip(tmp_path, 1, "ina226", power1_input=0)
     meter = Hwmon(tmp_path, "ina226@1-0040/power1,ina238@0-0040/energy1")
@@ -329,17 +329,17 @@ def test_hwmon_sums_a_counter_and_a_power(tmp_path: Path) -> None:
     meter.close()
 
 
-def test_hwmon_never_chooses_among_channels(tmp_path: Path) -> None:
+def test_hwmon_requires_choice_of_channel(tmp_path: Path) -> None:
     _ina3221(tmp_path)
-    with pytest.raises(ConfigError, match="several channels") as told:
+    with pytest.raises(ConfigError, match="several channels") as error:
         open_meter("hwmon", root=tmp_path)
-    assert "ina3221@0-0040/in1 (VDD_1, power, integrated)" in str(told.value)
-    assert "in4" not in str(told.value)
+    assert "ina3221@0-0040/in1 (VDD_1, power, integrated)" in str(error.value)
+    assert "in4" not in str(error.value)
     with pytest.raises(ConfigError, match="Unknown channel 'ina3221@0-0040/in4'"):
         open_meter("hwmon", channel="ina3221@0-0040/in4", root=tmp_path)
 
 
-def test_hwmon_of_other_chips_is_not_multiplied(tmp_path: Path) -> None:
+def test_hwmon_ignores_other_chips(tmp_path: Path) -> None:
     _chip(tmp_path, 0, "nct6775", in1_input=12_000, curr1_input=100)
     with pytest.raises(ConfigError, match=r"no energy or power in .*driver.*target\.meter=none"):
         open_meter("hwmon", root=tmp_path)
@@ -348,7 +348,7 @@ def test_hwmon_of_other_chips_is_not_multiplied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["energy1_input", "power1_input"])
-def test_hwmon_that_cannot_be_read_is_an_error_when_it_is_opened(tmp_path: Path, file: str) -> None:
+def test_unreadable_hwmon_is_refused_at_start(tmp_path: Path, file: str) -> None:
     chip = _chip(tmp_path, 0, "ina226")
     (chip / file).mkdir()  # cannot be read, not even by root
     with pytest.raises(ConfigError, match=rf"Cannot read '.*{file}' \(.*\); .*sudo chmod a\+r"):
@@ -358,7 +358,7 @@ def test_hwmon_that_cannot_be_read_is_an_error_when_it_is_opened(tmp_path: Path,
 # any
 
 
-def test_unknown_and_no_meters_are_refused(powercap: Path) -> None:
+def test_unknown_and_missing_meters_are_refused(powercap: Path) -> None:
     with pytest.raises(ConfigError, match=r"Did you mean 'rapl'.*Allowed: hwmon, nvml, rapl"):
         open_meter("rappl")
     with pytest.raises(ConfigError, match=r"measures nothing\. Allowed: rapl, nvml, hwmon"):
@@ -368,16 +368,16 @@ def test_unknown_and_no_meters_are_refused(powercap: Path) -> None:
     assert open_meter("rapl", root=powercap).name == "rapl"
 
 
-def test_gpus_are_known_by_model_and_driver() -> None:
+def test_gpus_are_described_by_model_and_driver() -> None:
     library = Library()
-    found = gpus(library)
-    assert found["driver"] == "570.1"
-    assert found["gpu"].count(" + ") == 1
+    result = gpus(library)
+    assert result["driver"] == "570.1"
+    assert result["gpu"].count(" + ") == 1
     assert library.opened == 0
 
 
 @pytest.mark.parametrize("function", ["init", "count"])
-def test_machine_without_a_gpu_is_refused(function: str) -> None:
+def test_machine_without_gpu_is_refused(function: str) -> None:
     library = Library(fails={function: NvmlError("Driver Not Loaded")})
     with pytest.raises(ConfigError, match=r"No NVIDIA GPU was found \(Driver Not Loaded\)"):
         gpus(library)

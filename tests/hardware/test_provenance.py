@@ -32,7 +32,7 @@ HERE = Remote()
 COMMAND = "hwnas profile +target=cpu"
 OP = OpSpec("conv2d+bn", (8, 4, 4), (8, 4, 4), dtype="float32")
 
-#: What may differ from the machine and the versions at hand, and how it is said.
+#: Differences from this machine and its versions, with the message for each.
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "cpu": (
         lambda f: f["device"].update(cpu="model name=Another"),
@@ -57,42 +57,46 @@ def cpu() -> Target:
     return target("cpu")
 
 
-def _recorded(path: Path, cpu: Target, change: Callable[[dict[str, Any]], Any]) -> LatencyTable:
-    """Save a table of one operator, measured here but for a change."""
-    found = provenance_facts(cpu, HERE)
-    change(found)
+def _save_table(path: Path, cpu: Target, change: Callable[[dict[str, Any]], Any]) -> LatencyTable:
+    """Save a table of one operator, measured on this machine except for a change."""
+    result = provenance_facts(cpu, HERE)
+    change(result)
     entries = {OP: OperatorEntry("plan", Timing(1.0, 0.9, 1.1, 5))}
-    table = LatencyTable(path / cpu.name / table_name(cpu), entries, provenance=found)
+    table = LatencyTable(path / cpu.name / table_name(cpu), entries, provenance=result)
     table.save()
     return table
 
 
-def _nothing(found: dict[str, Any]) -> None:
+def _no_change(found: dict[str, Any]) -> None:
     pass
 
 
 def test_table_of_this_machine_is_trusted(cpu: Target, tmp_path: Path) -> None:
-    table = _recorded(tmp_path, cpu, _nothing)
-    found = open_table(cpu, HERE, [tmp_path], False, COMMAND)
-    assert (found.path, found.from_another_machine, list(found.entries)) == (table.path, "", [OP])
+    table = _save_table(tmp_path, cpu, _no_change)
+    result = open_table(cpu, HERE, [tmp_path], False, COMMAND)
+    assert (result.path, result.from_another_machine, list(result.entries)) == (
+        table.path,
+        "",
+        [OP],
+    )
     assert writable_table(cpu, HERE, tmp_path, tmp_path / "none").path == table.path
 
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_foreign_table_is_refused_or_labelled(cpu: Target, tmp_path: Path, what: str) -> None:
     change, words = CHANGES[what]
-    table = _recorded(tmp_path, cpu, change)
-    with pytest.raises(TableError) as refused:
+    table = _save_table(tmp_path, cpu, change)
+    with pytest.raises(TableError) as error:
         open_table(cpu, HERE, [tmp_path], False, COMMAND)
     for part in (str(table.path), words, COMMAND, "table.allow_other_machine=true"):
-        assert part in str(refused.value)
+        assert part in str(error.value)
     accepted = open_table(cpu, HERE, [tmp_path], True, COMMAND)
     assert words in accepted.from_another_machine
     assert list(accepted.entries) == [OP]
 
 
-def test_own_table_lies_beside_one_of_another_machine(cpu: Target, tmp_path: Path) -> None:
-    other = _recorded(tmp_path, cpu, CHANGES["cpu"][0])
+def test_new_table_does_not_replace_that_of_another_machine(cpu: Target, tmp_path: Path) -> None:
+    other = _save_table(tmp_path, cpu, CHANGES["cpu"][0])
     before = {path.name: path.read_bytes() for path in other.path.iterdir()}
     table = writable_table(cpu, HERE, tmp_path, tmp_path / "none")
     assert table.entries == {}
@@ -104,10 +108,10 @@ def test_own_table_lies_beside_one_of_another_machine(cpu: Target, tmp_path: Pat
     assert {path.name: path.read_bytes() for path in other.path.iterdir()} == before
 
 
-def test_each_gpu_of_a_machine_has_a_table_of_its_own(
+def test_gpus_of_machine_have_separate_tables(
     cpu: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _recorded(tmp_path, cpu, CHANGES["cpu"][0])
+    _save_table(tmp_path, cpu, CHANGES["cpu"][0])
     plain, here = writable_table(cpu, HERE, tmp_path, tmp_path / "none"), machine.describe()
     paths = {plain.path}
     for gpu, driver in (("H100", "1"), ("H200", "1"), ("H200", "2")):
@@ -117,11 +121,9 @@ def test_each_gpu_of_a_machine_has_a_table_of_its_own(
     assert len(paths) == 4
 
 
-def test_table_of_this_machine_goes_before_another_that_is_found_first(
-    cpu: Target, tmp_path: Path
-) -> None:
-    _recorded(tmp_path / "own", cpu, CHANGES["cpu"][0])
-    here = _recorded(tmp_path / "shipped", cpu, _nothing)
+def test_table_of_this_machine_is_preferred(cpu: Target, tmp_path: Path) -> None:
+    _save_table(tmp_path / "own", cpu, CHANGES["cpu"][0])
+    here = _save_table(tmp_path / "shipped", cpu, _no_change)
     roots = [tmp_path / "own", tmp_path / "shipped"]
     assert open_table(cpu, HERE, roots, True, COMMAND).path == here.path
 
@@ -130,53 +132,49 @@ def test_table_of_this_machine_goes_before_another_that_is_found_first(
     ("what", "follows"),
     [("cpu", True), ("flags", True), ("version", True), ("schedules", False), ("board", True)],
 )
-def test_what_a_table_of_this_machine_may_follow_from(
+def test_tables_for_transfer_have_equal_schedules(
     cpu: Target, tmp_path: Path, what: str, follows: bool
 ) -> None:
-    _recorded(tmp_path, cpu, CHANGES[what][0])
+    _save_table(tmp_path, cpu, CHANGES[what][0])
     assert (related_table(cpu, HERE, [tmp_path]) is not None) is follows
 
 
-def test_what_is_followed_from_is_found_behind_a_table_of_this_machine(
-    cpu: Target, tmp_path: Path
-) -> None:
-    _recorded(tmp_path / "own", cpu, _nothing)
-    other = _recorded(tmp_path / "shipped", cpu, CHANGES["cpu"][0])
-    found = related_table(cpu, HERE, [tmp_path / "own", tmp_path / "shipped"])
-    assert found is not None
-    assert found.path == other.path
+def test_table_for_transfer_may_be_in_second_root(cpu: Target, tmp_path: Path) -> None:
+    _save_table(tmp_path / "own", cpu, _no_change)
+    other = _save_table(tmp_path / "shipped", cpu, CHANGES["cpu"][0])
+    result = related_table(cpu, HERE, [tmp_path / "own", tmp_path / "shipped"])
+    assert result is not None
+    assert result.path == other.path
 
 
-def test_no_table_follows_from_another_architecture_or_from_itself(
-    cpu: Target, tmp_path: Path
-) -> None:
+def test_no_transfer_from_other_architecture_or_itself(cpu: Target, tmp_path: Path) -> None:
     assert related_table(cpu, HERE, [tmp_path]) is None
-    _recorded(tmp_path / "a", cpu, lambda f: f["device"].update(architecture="riscv64", cpu="x"))
+    _save_table(tmp_path / "a", cpu, lambda f: f["device"].update(architecture="riscv64", cpu="x"))
     assert related_table(cpu, HERE, [tmp_path / "a"]) is None
-    _recorded(tmp_path / "b", cpu, _nothing)
+    _save_table(tmp_path / "b", cpu, _no_change)
     assert related_table(cpu, HERE, [tmp_path / "b"]) is None
 
 
-def test_other_machine_at_hand_makes_the_table_foreign(
+def test_table_of_other_cpu_is_refused(
     cpu: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _recorded(tmp_path, cpu, _nothing)
+    _save_table(tmp_path, cpu, _no_change)
     here = machine.describe()
     monkeypatch.setattr(machine, "describe", lambda: {**here, "cpu": "model name=New"})
     with pytest.raises(TableError, match="model name=New here"):
         open_table(cpu, HERE, [tmp_path], False, COMMAND)
 
 
-def test_new_compiler_makes_the_table_foreign(
+def test_table_of_other_compiler_version_is_refused(
     cpu: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _recorded(tmp_path, cpu, _nothing)
+    _save_table(tmp_path, cpu, _no_change)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9")
     with pytest.raises(TableError, match=r"apache-tvm: 0\.27.* in the table, 9\.9 here"):
         open_table(cpu, HERE, [tmp_path], False, COMMAND)
 
 
-def test_what_decides_no_latency_may_differ(cpu: Target) -> None:
+def test_facts_without_effect_on_latency_may_differ(cpu: Target) -> None:
     here = provenance_facts(cpu, HERE)
     there = provenance_facts(dataclasses.replace(cpu, description="another", clock_mhz=1.0), HERE)
     there["device"] |= {"governor": "powersave", "system": "another", "cores": 1}
@@ -184,9 +182,9 @@ def test_what_decides_no_latency_may_differ(cpu: Target) -> None:
 
 
 def test_onnxruntime_has_versions_but_no_schedules(cpu: Target) -> None:
-    found = provenance_facts(dataclasses.replace(cpu, runtime="onnxruntime"), HERE)
-    assert list(found["versions"]) == ["onnxruntime"]
-    assert "schedules" not in found
+    result = provenance_facts(dataclasses.replace(cpu, runtime="onnxruntime"), HERE)
+    assert list(result["versions"]) == ["onnxruntime"]
+    assert "schedules" not in result
 
 
 @pytest.mark.parametrize(
@@ -199,7 +197,7 @@ def test_onnxruntime_has_versions_but_no_schedules(cpu: Target) -> None:
     ],
     ids=["another place", "another function", "other words", "another constant"],
 )
-def test_schedules_are_what_modules_define_wherever_that_is(
+def test_digest_of_schedules_ignores_place_and_comments(
     cpu: Target,
     modules: dict[str, str],
     same: bool,
@@ -224,7 +222,7 @@ def test_schedules_are_what_modules_define_wherever_that_is(
     assert (digest("after", modules) == before) is same
 
 
-def test_remote_device_is_known_by_its_key(cpu: Target) -> None:
+def test_remote_device_is_identified_by_key(cpu: Target) -> None:
     board = provenance_facts(cpu, Remote("host:9190", "rpi4"))
     assert board["device"] == {"remote": "rpi4"}
     assert differences(board, provenance_facts(cpu, Remote("elsewhere:1", "rpi4"))) == []
@@ -233,17 +231,17 @@ def test_remote_device_is_known_by_its_key(cpu: Target) -> None:
     assert differences(provenance_facts(cpu, HERE), board) != []
 
 
-def test_no_table_names_where_it_was_looked_for_and_the_cure(cpu: Target, tmp_path: Path) -> None:
+def test_error_for_missing_table_names_folders_and_command(cpu: Target, tmp_path: Path) -> None:
     roots = [tmp_path / "own", tmp_path / "shipped"]
-    with pytest.raises(TableError) as refused:
+    with pytest.raises(TableError) as error:
         open_table(cpu, HERE, roots, True, COMMAND)
     for part in ("'cpu'", "tvm-float32-1t-b1", *map(str, roots), f"Measure one with: {COMMAND}"):
-        assert part in str(refused.value)
+        assert part in str(error.value)
 
 
-def test_own_table_starts_from_the_shipped_one_of_this_machine(cpu: Target, tmp_path: Path) -> None:
+def test_new_table_starts_from_shipped_one_of_this_machine(cpu: Target, tmp_path: Path) -> None:
     own, shipped = tmp_path / "own", tmp_path / "shipped"
-    there = _recorded(shipped, cpu, _nothing).path
+    there = _save_table(shipped, cpu, _no_change).path
     before = {path.name: path.read_bytes() for path in there.iterdir()}
     table = writable_table(cpu, HERE, own, shipped)
     assert list(table.entries) == [OP]
@@ -251,13 +249,11 @@ def test_own_table_starts_from_the_shipped_one_of_this_machine(cpu: Target, tmp_
     table.save()
     assert {path.name: path.read_bytes() for path in there.iterdir()} == before
     assert len(load_table(own / "cpu" / table_name(cpu)).entries) == 2
-    assert len(writable_table(cpu, HERE, own, shipped).entries) == 2  # now its own
+    assert len(writable_table(cpu, HERE, own, shipped).entries) == 2  # now the user's table
 
 
-def test_own_table_starts_empty_beside_a_shipped_one_of_another_machine(
-    cpu: Target, tmp_path: Path
-) -> None:
-    _recorded(tmp_path / "shipped", cpu, CHANGES["cpu"][0])
+def test_new_table_is_empty_if_shipped_one_is_foreign(cpu: Target, tmp_path: Path) -> None:
+    _save_table(tmp_path / "shipped", cpu, CHANGES["cpu"][0])
     table = writable_table(cpu, HERE, tmp_path / "own", tmp_path / "shipped")
     assert table.entries == {}
     assert table.path == tmp_path / "own" / "cpu" / table_name(cpu)

@@ -21,7 +21,7 @@ MS = 1e-3
 
 
 class Machine:
-    """Something that is timed: seconds of one run, which a test changes."""
+    """A fake timer with a settable duration of one run."""
 
     def __init__(self, seconds: float = MS):
         self.seconds = seconds
@@ -33,7 +33,7 @@ class Machine:
 
 
 class Script(Machine):
-    """Takes what a test says, run by run."""
+    """A fake timer with a given duration for each run."""
 
     def __init__(self, seconds: Sequence[float]):
         super().__init__()
@@ -44,15 +44,15 @@ class Script(Machine):
         return super().__call__(n)
 
 
-def test_warm_up_ends_when_repeats_become_no_faster() -> None:
-    # The first call decides how often a repeat runs.
+def test_warm_up_ends_when_repeats_are_stable() -> None:
+    # The first call determines the number of runs per repeat.
     timer = Script([0.1, 0.09, 0.08, 0.07, 0.06, 0.0595, 0.05])
     timing = measure(timer, TimingConfig(repeats=9))
     assert timer.calls == [1] * (1 + 5 + 9)
     assert timing == Timing(50.0, 50.0, 50.0, 9)
 
 
-def test_warm_up_ends_where_a_machine_never_settles() -> None:
+def test_warm_up_of_unstable_machine_is_limited() -> None:
     timer = Script([0.1, 0.2] * 100)
     timing = measure(timer, TimingConfig(repeats=3))
     assert len(timer.calls) == 1 + 3 + 3
@@ -63,7 +63,7 @@ def test_warm_up_ends_where_a_machine_never_settles() -> None:
 
 
 @pytest.mark.parametrize("seconds", [3e-7, 1e-4, 2.4e-3, 0.5])
-def test_repeats_are_long_enough_and_not_much_longer(seconds: float) -> None:
+def test_repeats_have_minimum_duration(seconds: float) -> None:
     timer = Machine(seconds)
     timing = measure(timer, TimingConfig(repeats=5, min_repeat_ms=10))
     (number,) = {*timer.calls[-5:]}
@@ -73,13 +73,13 @@ def test_repeats_are_long_enough_and_not_much_longer(seconds: float) -> None:
     assert timing.n_repeats == 5
 
 
-def test_median_is_that_of_the_repeats() -> None:
+def test_median_is_that_of_repeats() -> None:
     timer = Script([0.1, 0.1, 0.1, 0.3, 0.1, 0.2])  # one to count, two to warm up
     assert measure(timer, TimingConfig(repeats=3)).median_ms == pytest.approx(200)
 
 
 @pytest.mark.parametrize("n", range(6, 60))
-def test_interval_of_the_median_holds_95_percent_and_no_narrower_one_does(n: int) -> None:
+def test_interval_of_median_is_narrowest_with_95_percent(n: int) -> None:
     timing = summarise([float(rank) for rank in reversed(range(1, n + 1))])
     low, high = int(timing.low_ms), int(timing.high_ms)
     below = stats.binom(n, 0.5)  # how many of n values lie below the median
@@ -104,7 +104,7 @@ def test_figure_is_measured_with_its_interval() -> None:
     assert (figure.value, figure.source, figure.low, figure.high) == (2.0, "measured", 1.5, 3.0)
 
 
-def test_percentiles_are_those_of_single_runs() -> None:
+def test_percentiles_are_of_single_runs() -> None:
     timer = Script([0.0, *(MS * (i * 37 % 101) for i in range(101))])
     assert percentiles(timer, 101) == {
         "p50_ms": pytest.approx(50),
@@ -120,7 +120,7 @@ TIMING = Timing(1.0, 1.0, 1.0, 9)
 
 
 class Block:
-    """A block under measurement, during which the machine's speed changes."""
+    """A measured block during which the speed of the machine changes."""
 
     def __init__(self, machine: Machine, slowdowns: Sequence[float]):
         self._machine, self._slowdowns, self.n = machine, slowdowns, 0
@@ -135,9 +135,9 @@ class Block:
     ("slowdowns", "n_blocks"),
     [
         ([1.0], 1),
-        ([1.04], 1),  # within the drift that is allowed
+        ([1.04], 1),  # within the allowed drift
         ([0.9], 1),  # faster is no disturbance
-        ([1.1, 1.0], 3),  # the second is measured before anyone knows that all is quiet again
+        ([1.1, 1.0], 3),  # the second ends before the machine is known to be quiet
         ([2.0, 2.0, 1.0], 4),
     ],
 )
@@ -150,7 +150,7 @@ def test_block_is_repeated_until_it_is_quiet(slowdowns: Sequence[float], n_block
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-def test_block_that_stays_disturbed_is_flagged_after_the_retries(retries: int) -> None:
+def test_disturbed_block_is_flagged_after_retries(retries: int) -> None:
     machine = Machine()
     block = Block(machine, [1.5])
     timings = Sentinel(machine, TimingConfig(retries=retries)).watch(block)
@@ -158,7 +158,7 @@ def test_block_that_stays_disturbed_is_flagged_after_the_retries(retries: int) -
     assert [timing.drifted for timing in timings] == [True, True]
 
 
-def test_machine_that_was_slow_before_the_block_counts_as_disturbed() -> None:
+def test_slow_machine_before_block_is_a_disturbance() -> None:
     machine = Machine()
     sentinel = Sentinel(machine, TimingConfig(retries=0))
     machine.seconds = 2 * MS
@@ -175,8 +175,8 @@ def _readings(*slowdowns: float) -> Sentinel:
     return Sentinel(Script(timings), CONFIG)
 
 
-def test_level_is_the_lower_quartile_of_the_readings() -> None:
-    # Neither the median, for which slow is normal here, nor the minimum, which is an accident.
+def test_level_is_lower_quartile_of_readings() -> None:
+    # Neither the median, where slow readings are normal, nor the minimum, an outlier.
     mostly_slow = _readings(2, 2, 1, 2, 1, 2, 1, 2, 2)
     assert mostly_slow.disturbed()
     one_fast = _readings(1, 1, 1, 0.5, 1, 1, 1, 1, 1)
@@ -184,7 +184,7 @@ def test_level_is_the_lower_quartile_of_the_readings() -> None:
     assert one_fast.readings_ms == pytest.approx([1, 1, 1, 0.5, 1, 1, 1, 1, 1])
 
 
-def test_slower_machine_becomes_the_new_normal() -> None:
+def test_slower_machine_becomes_new_level() -> None:
     machine = Machine()
     sentinel = Sentinel(machine, TimingConfig(retries=0))
     machine.seconds = 2 * MS
@@ -204,13 +204,13 @@ def test_slower_machine_becomes_the_new_normal() -> None:
         {"retries": -1},
     ],
 )
-def test_config_is_refused(wrong: dict[str, float]) -> None:
+def test_invalid_config_is_refused(wrong: dict[str, float]) -> None:
     (name,) = wrong
     with pytest.raises(ConfigError, match=f"timing.{name} .*{next(iter(wrong.values()))}"):
         TimingConfig(**wrong)  # type: ignore[arg-type]
 
 
-def test_p99_is_the_slowest_hundredth_and_the_median_is_of_the_same_runs() -> None:
+def test_p99_and_median_are_of_same_runs() -> None:
     times = [*([MS] * 97), 5 * MS, 6 * MS, 7 * MS] * 21
     result = median_and_p99(Script([9.0, 9.0, MS, *times]))
     assert result is not None
@@ -235,7 +235,7 @@ def test_p99_is_never_below_the_median(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "n"), [(1e-6, 2000), (0.02, 1000), (3.0, 400)])
-def test_slow_networks_are_run_less_often_for_their_p99(seconds: float, n: int) -> None:
+def test_p99_of_slow_networks_has_fewer_runs(seconds: float, n: int) -> None:
     machine = Machine(seconds)
     result = median_and_p99(machine)
     assert result is not None
@@ -243,13 +243,13 @@ def test_slow_networks_are_run_less_often_for_their_p99(seconds: float, n: int) 
     assert machine.calls == [1] * (n + 3)
 
 
-def test_p99_of_a_network_that_is_too_slow_is_not_measured() -> None:
+def test_p99_beyond_time_limit_is_not_measured() -> None:
     assert median_and_p99(Machine(0.1), limit_s=41) is not None
     assert median_and_p99(Machine(0.1), limit_s=41, uncounted=1) is None
     assert median_and_p99(Machine(0.3), limit_s=60) is None
 
 
-def test_intervals_hold_the_quantiles_of_the_distribution() -> None:
+def test_intervals_of_quantiles_have_nominal_coverage() -> None:
     """In 95 % of draws, both quantiles of an exponential distribution are in their intervals."""
     rng = random.Random(0)
     median_inside = p99_inside = 0
@@ -262,35 +262,35 @@ def test_intervals_hold_the_quantiles_of_the_distribution() -> None:
     assert min(median_inside, p99_inside) >= 180
 
 
-def test_two_things_are_compared_turn_by_turn_on_a_machine_that_slows_down() -> None:
+def test_interleaved_ratio_is_robust_to_slowdown() -> None:
     rng = random.Random(0)
     speeds = [1.0] * 11 + [1 + turn / 10 for turn in range(100)]  # a tenth slower at each turn
     first = Script([0.02 * speed * rng.uniform(0.99, 1.01) for speed in speeds])
     second = Script([0.03 * speed for speed in speeds])
-    found = interleaved(first, second, TimingConfig(repeats=3))
-    assert found.first.n_repeats == found.second.n_repeats == 9
-    assert found.ratio.value == pytest.approx(2 / 3, rel=0.01)
-    assert found.ratio.source == "measured"
-    assert 0.65 < found.ratio.lower < found.ratio.value < found.ratio.upper < 0.69
-    assert found.first.high_ms > 1.5 * found.first.low_ms
+    result = interleaved(first, second, TimingConfig(repeats=3))
+    assert result.first.n_repeats == result.second.n_repeats == 9
+    assert result.ratio.value == pytest.approx(2 / 3, rel=0.01)
+    assert result.ratio.source == "measured"
+    assert 0.65 < result.ratio.lower < result.ratio.value < result.ratio.upper < 0.69
+    assert result.first.high_ms > 1.5 * result.first.low_ms
 
 
-def test_what_disturbs_at_intervals_decides_no_comparison() -> None:
+def test_periodic_disturbance_does_not_bias_ratio() -> None:
     calls = itertools.count()
 
     def timer(n: int) -> float:
-        """Take as long for both; each second call, whose ever it is, three times as long."""
+        """Return equal durations, except that every second call takes three times as long."""
         return n * MS * (3 if next(calls) % 2 else 1)
 
-    found = interleaved(timer, timer, TimingConfig(repeats=9))
-    assert found.ratio.lower < 1 < found.ratio.upper
+    result = interleaved(timer, timer, TimingConfig(repeats=9))
+    assert result.ratio.lower < 1 < result.ratio.upper
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(0.5, 4), (MS, 12)])
-def test_comparison_of_what_takes_long_has_fewer_turns(seconds: float, turns: int) -> None:
+def test_comparison_of_slow_runs_has_fewer_turns(seconds: float, turns: int) -> None:
     timer = Machine(seconds)
-    found = interleaved(timer, Machine(2 * seconds), TimingConfig(repeats=4, min_repeat_ms=8))
+    result = interleaved(timer, Machine(2 * seconds), TimingConfig(repeats=4, min_repeat_ms=8))
     probes = 1 + 10
     assert len(timer.calls) == probes + 4 * turns
-    assert found.first.n_repeats == turns
-    assert found.ratio.value == pytest.approx(0.5)
+    assert result.first.n_repeats == turns
+    assert result.ratio.value == pytest.approx(0.5)

@@ -44,5 +44,5 @@ TARGETS = [
 class TestBackends(BackendContract):
     @pytest.fixture(params=TARGETS, ids=lambda t: f"{t.name}-{t.runtime}-{t.dtype}")
     def backend_target(self, request: pytest.FixtureRequest) -> Target:
-        found: Target = request.param
-        return found
+        result: Target = request.param
+        return result

@@ -45,7 +45,7 @@ def _contents(dtype: str) -> dict[str, bytes]:
     )
 
 
-def test_files_say_in_which_precision_they_run() -> None:
+def test_files_have_precision_hint() -> None:
     hints = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "f32"}
     for dtype, hint in hints.items():
         contents = _contents(dtype)
@@ -55,7 +55,7 @@ def test_files_say_in_which_precision_they_run() -> None:
     assert len(_contents("float16")[".bin"]) < 0.6 * len(_contents("float32")[".bin"])
 
 
-def test_precision_that_this_cpu_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_precision_that_cpu_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     class Old:
         def get_property(self, device: str, name: str) -> list[str]:
             return ["FP32", "INT8"]
@@ -68,7 +68,7 @@ def test_precision_that_this_cpu_lacks_is_refused_by_name(monkeypatch: pytest.Mo
         OpenVinoEngine(replace(CPU, dtype="float16"), Remote())
 
 
-def test_file_that_is_none_and_images_of_another_shape_are_refused(tmp_path: Path) -> None:
+def test_invalid_file_and_wrong_image_shape_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="OpenVINO cannot run the network"):
         session.open_ir({".xml": b"no network", ".bin": b""})
     with pytest.raises(

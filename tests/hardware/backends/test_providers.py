@@ -1,4 +1,4 @@
-"""onnxruntime's execution providers: against its CPU's here, by GPUs where there is one."""
+"""Execution providers of onnxruntime, compared with the CPU provider."""
 
 import importlib.metadata
 import subprocess
@@ -38,7 +38,7 @@ from tests.hardware.backends.test_openvino import OPS
 CPU = replace(target("cpu"), runtime="onnxruntime")
 AZURE = with_settings(
     CPU, OnnxRuntimeSettings("azure")
-)  # calls services: it takes no operator of ours
+)  # calls web services: it runs no operator of hwnas
 LISTED = onnxruntime.get_available_providers()
 QUICK = TimingConfig(repeats=3, min_repeat_ms=0.1)
 CONV = Graph.of(isolated_operator(OPS[0]))
@@ -49,7 +49,7 @@ needs_azure = pytest.mark.skipif(
 
 
 def _needs(name: str) -> Any:
-    """Return a provider's settings, skipped where the installed onnxruntime does not have it."""
+    """Return the settings of a provider, skipped if onnxruntime does not have it."""
     chosen = OnnxRuntimeSettings(name)
     reason = f"not run: the installed onnxruntime lists no {chosen.name}"
     return pytest.param(chosen, marks=pytest.mark.skipif(chosen.name not in LISTED, reason=reason))
@@ -64,24 +64,22 @@ def _needs(name: str) -> Any:
         ("OtherExecutionProvider", "OtherExecutionProvider", "OtherExecutionProvider"),
     ],
 )
-def test_providers_are_named_in_short_or_as_onnxruntime_does(
-    given: str, short: str, name: str
-) -> None:
+def test_providers_have_short_and_full_names(given: str, short: str, name: str) -> None:
     assert (OnnxRuntimeSettings(given).provider, OnnxRuntimeSettings(given).name) == (short, name)
 
 
 @pytest.mark.parametrize("given", ["", "a/b", "../x", "c" * 100])
-def test_what_cannot_name_a_provider_is_refused(given: str) -> None:
+def test_invalid_provider_name_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match=r"target.onnxruntime.provider must be the name"):
         OnnxRuntimeSettings(given)
 
 
-def test_options_of_the_cpu_are_refused() -> None:
+def test_options_of_cpu_provider_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"the provider cpu has no options, got arena"):
         OnnxRuntimeSettings(options={"arena": "1"})
 
 
-def test_cpu_is_known_as_before_and_others_by_provider_and_options() -> None:
+def test_table_names_depend_on_provider_and_options() -> None:
     assert table_name(CPU) == "onnxruntime-float32-1t-b1"
     assert "onnxruntime" not in facts(CPU)
     names = {
@@ -93,21 +91,21 @@ def test_cpu_is_known_as_before_and_others_by_provider_and_options() -> None:
     assert facts(from_facts(facts(AZURE))) == facts(AZURE)
 
 
-def test_provider_that_is_not_installed_is_refused_with_its_package() -> None:
+def test_error_for_missing_provider_names_package() -> None:
     other = next(n for n in ("migraphx", "qnn") if OnnxRuntimeSettings(n).name not in LISTED)
     wheel = f"onnxruntime-{other}"
-    cure = rf"pip uninstall -y onnxruntime {wheel} && pip install {wheel}$"
-    with pytest.raises(ConfigError, match=rf"provider={other}: .* {cure}"):
+    remedy = rf"pip uninstall -y onnxruntime {wheel} && pip install {wheel}$"
+    with pytest.raises(ConfigError, match=rf"provider={other}: .* {remedy}"):
         base.backend_of(with_settings(CPU, OnnxRuntimeSettings(other)))
 
 
-def test_provider_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+def test_error_for_unknown_provider_lists_available() -> None:
     with pytest.raises(ConfigError, match=r"Unknown provider 'cudda'.* cpu"):
         base.backend_of(with_settings(CPU, OnnxRuntimeSettings("cudda")))
 
 
 @pytest.mark.parametrize(
-    ("options", "seen", "words"),
+    ("options", "visible", "words"),
     [
         ({"device_id": "1"}, None, "device 1 with CUDA_VISIBLE_DEVICES=0"),
         ({}, "3,0", "device 0 with CUDA_VISIBLE_DEVICES=3,0"),
@@ -115,12 +113,12 @@ def test_provider_that_there_is_not_is_refused_with_those_that_there_are() -> No
         ({}, None, ""),
     ],
 )
-def test_meter_of_another_gpu_than_that_of_networks_is_refused(
-    options: dict[str, str], seen: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+def test_meter_of_another_gpu_is_refused(
+    options: dict[str, str], visible: str | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if seen is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     cuda = with_settings(replace(CPU, meter="nvml"), OnnxRuntimeSettings("cuda", options))
     if words:
@@ -133,7 +131,7 @@ def test_meter_of_another_gpu_than_that_of_networks_is_refused(
 
 
 @needs_azure
-def test_provider_that_leaves_operators_to_the_cpu_is_refused_by_name() -> None:
+def test_error_names_operators_left_to_cpu() -> None:
     message = r"provider=azure leaves 2 of 2 operators to the CPU \(Conv .*: the latency would be"
     with pytest.raises(CompileError, match=message):
         OrtSession(random_model(CONV), 1, OnnxRuntimeSettings("azure"))
@@ -142,10 +140,10 @@ def test_provider_that_leaves_operators_to_the_cpu_is_refused_by_name() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Specified provider")
-def test_provider_that_onnxruntime_replaces_by_the_cpu_is_refused(
+def test_silent_fallback_to_cpu_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As where CUDA's libraries are missing: it is listed, and a session is of the CPU."""
+    """For example without CUDA libraries: the provider is listed, but the CPU is used."""
     missing = OnnxRuntimeSettings(
         next(n for n in ("cuda", "qnn") if OnnxRuntimeSettings(n).name not in LISTED)
     )
@@ -168,26 +166,26 @@ def test_provider_that_onnxruntime_replaces_by_the_cpu_is_refused(
             "libcublasLt.so.13: cannot open shared object file: No such file or directory",
         ),
         ("[W] Failed to create QNNExecutionProvider. No device.\n", "No device."),
-        ("nothing of it", ""),
+        ("unrelated", ""),
     ],
 )
-def test_reason_is_read_from_the_log(log: str, reason: str) -> None:
+def test_reason_is_read_from_log(log: str, reason: str) -> None:
     assert provider._reason(log) == reason
 
 
-def test_what_native_code_prints_is_kept_from_the_terminal(
+def test_output_of_native_code_is_captured(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with provider._captured_log() as said:
+    with provider._captured_log() as captured:
         subprocess.run(["sh", "-c", "echo to out; echo to err >&2"], check=True)
-    assert said == ["to out\nto err\n"]
+    assert captured == ["to out\nto err\n"]
     assert capfd.readouterr() == ("", "")
 
 
-def test_table_of_one_provider_is_never_that_of_another(tmp_path: Path) -> None:
-    found = provenance(AZURE, Remote())
+def test_table_of_another_provider_is_not_used(tmp_path: Path) -> None:
+    result = provenance(AZURE, Remote())
     entries = {OPS[0]: OperatorEntry("", Timing(1.0, 0.9, 1.1, 5))}
-    LatencyTable(tmp_path / "cpu" / table_name(AZURE), entries, provenance=found).save()
+    LatencyTable(tmp_path / "cpu" / table_name(AZURE), entries, provenance=result).save()
     assert open_table(AZURE, Remote(), [tmp_path], False, "profile").entries
     for other in (
         CPU,
@@ -195,30 +193,30 @@ def test_table_of_one_provider_is_never_that_of_another(tmp_path: Path) -> None:
     ):
         with pytest.raises(TableError, match="no latency table for onnxruntime-"):
             open_table(other, Remote(), [tmp_path], False, "profile")
-        assert "different target.onnxruntime" in differences(found, provenance(other, Remote()))
+        assert "different target.onnxruntime" in differences(result, provenance(other, Remote()))
 
 
-def test_table_of_another_gpu_or_driver_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_of_another_gpu_or_driver_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = {"gpu": "NVIDIA T4", "driver": "570.1"}
     monkeypatch.setattr(provider, "gpus", lambda: gpu)
     cuda = target("cuda")
-    found = provenance(cuda, Remote())
-    assert found["device"].items() >= gpu.items()
+    result = provenance(cuda, Remote())
+    assert result["device"].items() >= gpu.items()
     for name in gpu:
         monkeypatch.setattr(provider, "gpus", lambda name=name: {**gpu, name: "another"})
-        (said,) = differences(found, provenance(cuda, Remote()))
-        assert said.startswith(f"{name}: {gpu[name]} in the table, another here")
+        (difference,) = differences(result, provenance(cuda, Remote()))
+        assert difference.startswith(f"{name}: {gpu[name]} in the table, another here")
 
 
-@pytest.mark.parametrize("found", [{"onnxruntime-gpu"}, {"onnxruntime", "onnxruntime-gpu"}])
-def test_versions_name_every_package_that_brings_the_module(
-    found: set[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("packages", [{"onnxruntime-gpu"}, {"onnxruntime", "onnxruntime-gpu"}])
+def test_versions_list_all_packages_of_module(
+    packages: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends, "_providers", lambda: {"onnxruntime": found})
+    monkeypatch.setattr(backends, "_providers", lambda: {"onnxruntime": packages})
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2")
-    said = ", ".join(f"{name} 1.2" for name in sorted(found))
-    assert backends.version("onnxruntime") == said
-    assert provenance(CPU, Remote())["versions"] == {"onnxruntime": said}
+    versions = ", ".join(f"{name} 1.2" for name in sorted(packages))
+    assert backends.version("onnxruntime") == versions
+    assert provenance(CPU, Remote())["versions"] == {"onnxruntime": versions}
 
 
 def _runner(of: Target) -> str:
@@ -227,20 +225,20 @@ def _runner(of: Target) -> str:
     ]
 
 
-def test_runner_of_the_cpu_is_as_short_as_before() -> None:
+def test_runner_of_cpu_has_one_session() -> None:
     text = _runner(CPU)
     assert "\nsession = onnxruntime.InferenceSession(here / file, options)\n(outputs,) = " in text
     assert _runner(target("npu")).count("InferenceSession") == 1
 
 
-def test_runner_of_exits_adds_up_int8_as_the_other_does() -> None:
+def test_runner_of_exits_sets_int8_option_first() -> None:
     text = runners({"segment0.int8.onnx"}, ClassificationTask(("a", "b")), CPU)["run_exits.py"]
     (begin,) = (line for line in _runner(CPU).splitlines() if "x64quantprecision" in line)
     assert text.index(begin) < text.index("InferenceSession(here / name, options)")
     compile(text, "run_exits.py", "exec")
 
 
-def test_runner_runs_the_targets_own_file_by_its_provider() -> None:
+def test_runner_uses_provider_and_file_of_target() -> None:
     text = _runner(target("cuda"))
     assert '["CUDAExecutionProvider"], [{"device_id": "0", "use_tf32": "0"}]' in text
     assert 'else "model.fp32.onnx"\n' in text
@@ -248,19 +246,19 @@ def test_runner_runs_the_targets_own_file_by_its_provider() -> None:
     compile(text, "run_onnx.py", "exec")
 
 
-def test_options_of_a_provider_stand_in_the_runner_as_they_were_said() -> None:
-    said = {"arena_extend_strategy": "DEFAULT", "of": "SESSION"}
-    text = _runner(with_settings(CPU, OnnxRuntimeSettings("cuda", said)))
+def test_runner_keeps_provider_options() -> None:
+    options = {"arena_extend_strategy": "DEFAULT", "of": "SESSION"}
+    text = _runner(with_settings(CPU, OnnxRuntimeSettings("cuda", options)))
     assert '{"arena_extend_strategy": "DEFAULT", "of": "SESSION"}' in text
     assert text.count("DEFAULT") == 1
 
 
 @needs_azure
-def test_runner_ends_where_the_provider_leaves_operators_to_the_cpu(tmp_path: Path) -> None:
+def test_runner_refuses_fallback_to_cpu(tmp_path: Path) -> None:
     (tmp_path / "run_onnx.py").write_text(_runner(AZURE))
     (tmp_path / "model.fp32.onnx").write_bytes(random_model(CONV))
-    said = '{"shape": [8, 8, 3], "mean": [0, 0, 0], "std": [1, 1, 1]}'
-    (tmp_path / "preprocessing.json").write_text(said)
+    preprocessing = '{"shape": [8, 8, 3], "mean": [0, 0, 0], "std": [1, 1, 1]}'
+    (tmp_path / "preprocessing.json").write_text(preprocessing)
     np.save(tmp_path / "images.npy", np.zeros((1, 8, 8, 3), np.uint8))
     ran = subprocess.run(
         [sys.executable, "run_onnx.py", "images.npy"], cwd=tmp_path, capture_output=True, text=True
@@ -272,7 +270,7 @@ def test_runner_ends_where_the_provider_leaves_operators_to_the_cpu(tmp_path: Pa
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.kind)
-def test_networks_with_and_without_an_operator_run(op: OpSpec, dtype: str) -> None:
+def test_networks_with_and_without_operator_run(op: OpSpec, dtype: str) -> None:
     if dtype == "int8" and "add" in op.fused:
         pytest.skip("sums are not fused in int8")
     whole, without = with_and_without_operator(replace(op, dtype=dtype))
@@ -283,23 +281,23 @@ def test_networks_with_and_without_an_operator_run(op: OpSpec, dtype: str) -> No
         assert OrtSession(random_model(net)).run(image).shape[0] == 1
 
 
-def test_network_of_nothing_runs() -> None:
+def test_empty_network_runs() -> None:
     image = np.ones((2, 1, 1, 1), np.float32)
     assert OrtSession(random_model(empty_network(2))).run(image).ravel().tolist() == [2, 2]
 
 
-def test_difference_of_timings_holds_both_intervals_and_is_positive() -> None:
-    found = subtract_timing(Timing(5, 4, 7, 9), Timing(2, 1, 3, 9))
-    assert (found.median_ms, found.low_ms, found.high_ms) == (3, 1, 6)
+def test_difference_of_timings_is_positive_with_interval() -> None:
+    result = subtract_timing(Timing(5, 4, 7, 9), Timing(2, 1, 3, 9))
+    assert (result.median_ms, result.low_ms, result.high_ms) == (3, 1, 6)
     none = subtract_timing(Timing(2, 1, 3, 9), Timing(5, 4, 7, 9))
     assert 0 < none.low_ms <= none.median_ms <= none.high_ms
 
 
 @pytest.mark.parametrize("chosen", [*map(_needs, ("cuda", "tensorrt", "openvino"))])
-def test_other_provider_times_operators_and_computes_what_the_cpu_does(
+def test_provider_times_operators_and_matches_cpu(
     chosen: OnnxRuntimeSettings,
 ) -> None:
-    """Where it is at hand; here, with the onnxruntime of the constraints, none of them is."""
+    """Runs where the provider is installed; the pinned onnxruntime has none of them."""
     engine = open_engine(with_settings(CPU, chosen), Remote())
     assert isinstance(engine, OrtEngine)
     for op in OPS:
@@ -307,5 +305,5 @@ def test_other_provider_times_operators_and_computes_what_the_cpu_does(
         assert 0 < timing.low_ms <= timing.median_ms <= timing.high_ms
     model = random_model(CONV)
     images = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
-    found = OrtSession(model, 1, chosen).run(images)
-    assert np.allclose(found, OrtSession(model).run(images), atol=1e-2)
+    result = OrtSession(model, 1, chosen).run(images)
+    assert np.allclose(result, OrtSession(model).run(images), atol=1e-2)

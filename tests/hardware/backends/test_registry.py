@@ -34,7 +34,7 @@ def _fresh() -> Iterator[None]:
     backends.third_party.cache_clear()
 
 
-def test_files_and_names_of_compilers_are_checked_at_the_start() -> None:
+def test_compiler_settings_are_checked_at_start() -> None:
     vela, npu = backends.get("vela"), target("npu")
     resolve = backends.resolve_reference(vela.check_tools, vela)
     resolve(npu, None)
@@ -62,17 +62,17 @@ class Package:
     name: str
 
 
-def _bring(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """Have a package of a stranger bring a backend."""
-    own = importlib.metadata.entry_points(group=backends.GROUP)
+def _register_backend(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Register a backend of a third-party package."""
+    existing = importlib.metadata.entry_points(group=backends.GROUP)
     point = EntryPoint(name, value, backends.GROUP)
     vars(point).update(dist=Package("strange"))
-    monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints((*own, point)))
+    monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints((*existing, point)))
     backends._registered.cache_clear()
     backends.third_party.cache_clear()
 
 
-def _without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def _hide_module(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     find = importlib.util.find_spec
 
     def found(name: str, package: str | None = None) -> ModuleSpec | None:
@@ -81,7 +81,7 @@ def _without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", found)
 
 
-def test_backends_are_those_of_the_entry_points() -> None:
+def test_backends_match_entry_points() -> None:
     names = {d.name for d in backends.known()}
     folders = {p.parent.name for p in (ROOT / "hardware" / "backends").glob("*/__init__.py")}
     assert names == folders
@@ -89,14 +89,14 @@ def test_backends_are_those_of_the_entry_points() -> None:
     assert backends.third_party() == frozenset()
 
 
-def test_backend_that_is_not_installed_is_refused_with_its_cure_and_others_work(
+def test_error_for_missing_backend_names_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _without(monkeypatch, "onnxruntime")
+    _hide_module(monkeypatch, "onnxruntime")
     cpu = target("cpu")
     lacking = replace(cpu, runtime="onnxruntime")
-    cure = "target.runtime=onnxruntime needs onnxruntime, .*: pip install onnxruntime"
-    with pytest.raises(ConfigError, match=cure):
+    message = "target.runtime=onnxruntime needs onnxruntime, .*: pip install onnxruntime"
+    with pytest.raises(ConfigError, match=message):
         base.backend_of(lacking)
     assert base.backend_of(cpu).estimate(Graph((), ())) is None
     assert base.backend_of(target("npu")).cost_models.keys() == {"vela", "roofline"}
@@ -109,10 +109,10 @@ def test_backend_that_is_not_installed_is_refused_with_its_cure_and_others_work(
         ("hwnas.hardware.backends:GROUP", "is not a backend: it must be a .*Description"),
     ],
 )
-def test_broken_backend_is_refused_by_name_and_others_work(
+def test_broken_backend_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, value: str, message: str
 ) -> None:
-    _bring(monkeypatch, "mine", value)
+    _register_backend(monkeypatch, "mine", value)
     with pytest.raises(ConfigError, match=message):
         backends.get("mine")
     assert backends.get("vela").name == "vela"
@@ -121,33 +121,33 @@ def test_broken_backend_is_refused_by_name_and_others_work(
         replace(target("npu"), runtime="mine")
 
 
-def test_second_backend_of_a_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    _bring(monkeypatch, "tvm", "hwnas.hardware.backends.tvm:DESCRIPTION")
+def test_duplicate_backend_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _register_backend(monkeypatch, "tvm", "hwnas.hardware.backends.tvm:DESCRIPTION")
     with pytest.raises(ConfigError, match="Several packages register a backend 'tvm'"):
         backends.get("tvm")
 
 
-def test_install_that_is_older_than_the_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_outdated_install_gives_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints(()))
     backends._registered.cache_clear()
     with pytest.raises(ConfigError, match="pip install -e"):
         backends.names()
 
 
-def test_settings_of_a_stranger_that_say_nothing_change_no_facts(
+def test_default_settings_of_third_party_change_no_facts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     npu = target("npu")
     before = facts(npu)
-    assert before["tvm"] is None  # as in the digests of runs that were kept
+    assert before["tvm"] is None  # as in digests of earlier runs
     monkeypatch.setattr(backends, "third_party", lambda: frozenset({"tvm"}))
     assert before == {**facts(npu), "tvm": None}
     assert facts(from_facts(before)) == facts(npu)
 
 
-#: Words that are something else, too: a figure's source, no value, and not here.
+#: Names of backends that are also other words: a source of figures, no value, not connected.
 _PLAIN = {"modelled", "none", "offline"}
-#: Libraries by which more is done than a backend does.
+#: Libraries that are used beyond their backend.
 _SHARED = {"onnxruntime", "openvino"}
 #: The texts that name another backend: tables have a digest of what stands around the one; the
 #: others run without hwnas, or are for servers that call by these names what runs a model.
@@ -171,37 +171,37 @@ _EXEMPT = {
 }
 
 
-def test_no_backend_is_named_outside_its_folder() -> None:
+def test_backend_names_occur_only_in_their_folder() -> None:
     names = {*backends.names()} - _PLAIN
     assert len(names) >= 3
-    found = []
+    result = []
     for path in sorted(ROOT.rglob("*.py")):
         where = path.relative_to(ROOT).parts
         own = where[2] if where[1:2] == ("backends",) and len(where) > 3 else ""
         for text in _texts(path):
-            found += [
+            result += [
                 f"{path}: {name} in {text!r}"
                 for name in names - {own}
                 if name in text.lower()
                 and ("/".join(where[2:]) if own else where[-1], name) not in _EXEMPT
             ]
-    assert found == []
+    assert result == []
 
 
-def test_compilers_are_not_named_to_readers_either() -> None:
+def test_compiler_names_occur_only_in_their_folder() -> None:
     names = {*backends.names()} - _PLAIN - _SHARED
     assert names >= {"tvm", "vela"}
-    found = []
+    result = []
     for path in sorted(ROOT.rglob("*.py")):
         others = names - {*path.relative_to(ROOT).parts[:-1]}
         others -= {name for file, name in _EXEMPT if file == path.name}
         text = path.read_text().lower()
-        found += [f"{path}: {name}" for name in others if re.search(rf"\b{name}\b", text)]
-    assert found == []
+        result += [f"{path}: {name}" for name in others if re.search(rf"\b{name}\b", text)]
+    assert result == []
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """Yield names and strings of a module; what is written for readers is left out."""
+    """Yield names and strings of a module, without docstrings."""
     tree = ast.parse(path.read_text())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
@@ -222,19 +222,19 @@ def _texts(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
-def test_earlier_names_are_read_from_records_and_refused_from_users(tmp_path: Path) -> None:
-    now = target("nvidia_t4")
-    recorded = {**facts(now), "runtime": "elsewhere"}
+def test_old_names_are_read_from_records_only(tmp_path: Path) -> None:
+    current_target = target("nvidia_t4")
+    recorded = {**facts(current_target), "runtime": "elsewhere"}
     recorded["elsewhere"] = recorded.pop("offline")
-    assert facts(from_facts(recorded)) == facts(now)
+    assert facts(from_facts(recorded)) == facts(current_target)
     with pytest.raises(
         ConfigError, match=r"target.runtime=elsewhere is now target.runtime=offline"
     ):
-        replace(now, runtime="elsewhere")
+        replace(current_target, runtime="elsewhere")
     with pytest.raises(
         ConfigError, match="cost=measured_elsewhere was renamed: write cost=device_model"
     ):
-        checked_cost("measured_elsewhere", now)
+        checked_cost("measured_elsewhere", current_target)
     arguments = ["+target=nvidia_t4", "cost=measured_elsewhere", "target.elsewhere.file=a.json"]
     manifest = {"format": FORMAT, "verb": "profile", "arguments": arguments}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))

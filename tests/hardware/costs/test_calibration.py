@@ -24,14 +24,14 @@ NOISES: dict[str, Noise] = {
 
 
 def _networks(rng: random.Random, n: int, noise: Noise, true: Calibration = TRUE) -> Pairs:
-    found = []
+    pairs = []
     for _ in range(n):
         n_operators = rng.randint(12, 60)
         known = LatencyFeatures(
             rng.uniform(0.005, 0.05) * n_operators, n_operators, rng.uniform(50, 900)
         )
-        found.append((known, true.predict(known)[0] * (1 + noise(rng))))
-    return found
+        pairs.append((known, true.predict(known)[0] * (1 + noise(rng))))
+    return pairs
 
 
 def _quiet(rng: random.Random) -> float:
@@ -39,26 +39,26 @@ def _quiet(rng: random.Random) -> float:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_exact_networks_give_the_exact_coefficients(seed: int) -> None:
+def test_exact_latencies_give_exact_coefficients(seed: int) -> None:
     rng = random.Random(seed)
     true = Calibration(
         rng.uniform(0.5, 2), rng.choice((0.0, 0.003)), rng.choice((0, 1e-4)), 0, 0, 0
     )
-    found = calibrate(_networks(rng, 24, _quiet, true), _networks(rng, 19, _quiet, true))
-    assert found.scale == pytest.approx(true.scale, rel=1e-6)
-    assert found.operator_ms == pytest.approx(true.operator_ms, abs=1e-8)
-    assert found.weights_ms_per_kib == pytest.approx(true.weights_ms_per_kib, abs=1e-9)
-    assert found.interval == pytest.approx(0.0, abs=1e-6)
-    assert (found.n_fitted, found.n_interval) == (24, 19)
+    calibration = calibrate(_networks(rng, 24, _quiet, true), _networks(rng, 19, _quiet, true))
+    assert calibration.scale == pytest.approx(true.scale, rel=1e-6)
+    assert calibration.operator_ms == pytest.approx(true.operator_ms, abs=1e-8)
+    assert calibration.weights_ms_per_kib == pytest.approx(true.weights_ms_per_kib, abs=1e-9)
+    assert calibration.interval == pytest.approx(0.0, abs=1e-6)
+    assert (calibration.n_fitted, calibration.n_interval) == (24, 19)
 
 
-def _error(found: Calibration, rng: random.Random) -> float:
+def _error(calibration: Calibration, rng: random.Random) -> float:
     """Return the mean relative error on new networks without noise."""
     new = _networks(rng, 200, _quiet)
-    return statistics.fmean(abs(found.predict(known)[0] / ms - 1) for known, ms in new)
+    return statistics.fmean(abs(calibration.predict(known)[0] / ms - 1) for known, ms in new)
 
 
-def test_noise_averages_out() -> None:
+def test_noise_is_averaged() -> None:
     errors = []
     for seed in range(40):
         rng = random.Random(seed)
@@ -69,7 +69,7 @@ def test_noise_averages_out() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.3, 3.0, 20.0, 0.5])
-def test_disturbed_networks_hardly_bend_the_fit(factor: float) -> None:
+def test_fit_is_robust_to_disturbed_networks(factor: float) -> None:
     errors = []
     for seed in range(30):
         rng = random.Random(seed)
@@ -82,23 +82,23 @@ def test_disturbed_networks_hardly_bend_the_fit(factor: float) -> None:
 
 @pytest.mark.parametrize("n_interval", [19, 59])
 @pytest.mark.parametrize("name", NOISES)
-def test_interval_holds_new_networks_as_often_as_promised(name: str, n_interval: int) -> None:
-    noise, held, halves = NOISES[name], [], []
+def test_interval_has_nominal_coverage(name: str, n_interval: int) -> None:
+    noise, covered, halves = NOISES[name], [], []
     for seed in range(250):
         rng = random.Random(seed)
         fitted, others = _networks(rng, 24, noise), _networks(rng, n_interval, noise)
-        found = calibrate(fitted, others)
-        halves.append(found.interval)
+        calibration = calibrate(fitted, others)
+        halves.append(calibration.interval)
         for known, ms in _networks(rng, 40, noise):
-            _, low, high = found.predict(known)
-            held.append(low <= ms <= high)
-    assert 0.93 < statistics.fmean(held) < 0.975
+            _, low, high = calibration.predict(known)
+            covered.append(low <= ms <= high)
+    assert 0.93 < statistics.fmean(covered) < 0.975
     rng = random.Random(-1)
     errors = sorted(abs(noise(rng)) for _ in range(20_000))
-    assert statistics.median(halves) < 2 * errors[19_000]  # not won by being wide
+    assert statistics.median(halves) < 2 * errors[19_000]  # the intervals are not too wide
 
 
-def test_too_few_networks_for_an_interval_are_refused() -> None:
+def test_too_few_networks_for_interval_are_refused() -> None:
     rng = random.Random(0)
     fitted = _networks(rng, 24, _quiet)
     with pytest.raises(ValueError, match="got 18 networks for the interval"):
@@ -106,7 +106,7 @@ def test_too_few_networks_for_an_interval_are_refused() -> None:
     assert calibrate(fitted, _networks(rng, 19, _quiet)).n_interval == 19
 
 
-def test_networks_of_the_interval_do_not_move_the_prediction() -> None:
+def test_interval_networks_do_not_affect_prediction() -> None:
     rng = random.Random(0)
     fitted = _networks(rng, 24, NOISES["normal"])
     narrow = calibrate(fitted, _networks(rng, 30, _quiet))
@@ -117,11 +117,11 @@ def test_networks_of_the_interval_do_not_move_the_prediction() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_more_of_anything_never_takes_less_time(seed: int) -> None:
+def test_prediction_is_monotonic(seed: int) -> None:
     rng = random.Random(seed)
     noise = NOISES[rng.choice(list(NOISES))]
-    found = calibrate(_networks(rng, 24, noise), _networks(rng, 19, noise))
-    assert min(found.scale, found.operator_ms, found.weights_ms_per_kib) >= 0
+    calibration = calibrate(_networks(rng, 24, noise), _networks(rng, 19, noise))
+    assert min(calibration.scale, calibration.operator_ms, calibration.weights_ms_per_kib) >= 0
     for _ in range(50):
         a = LatencyFeatures(rng.random(), rng.randint(1, 50), 500 * rng.random())
         b = LatencyFeatures(
@@ -129,17 +129,17 @@ def test_more_of_anything_never_takes_less_time(seed: int) -> None:
             a.n_operators + rng.randint(0, 9),
             a.weights_kib + rng.random(),
         )
-        value, low, high = found.predict(a)
+        value, low, high = calibration.predict(a)
         assert 0 <= low <= value <= high
-        assert value <= found.predict(b)[0]
+        assert value <= calibration.predict(b)[0]
 
 
-def test_interval_wider_than_the_prediction_ends_at_zero() -> None:
+def test_interval_is_bounded_by_zero() -> None:
     value, low, high = Calibration(1.0, 0.0, 0.0, 1.5, 6, 19).predict(LatencyFeatures(2.0, 3, 4.0))
     assert (value, low, high) == (2.0, 0.0, 5.0)
 
 
-def test_features_of_a_network_are_sums_over_its_nodes() -> None:
+def test_features_are_sums_over_nodes() -> None:
     conv = OpSpec("conv2d+bn", (8, 4, 4), (16, 4, 4), dtype="float32")
     mean = OpSpec("mean", (16, 4, 4), (16, 1, 1), dtype="float32")
     lowered = (Node("a", conv, (INPUT,)), Node("b", conv, ("a",)), Node("c", mean, ("b",)))
@@ -148,6 +148,6 @@ def test_features_of_a_network_are_sums_over_its_nodes() -> None:
     )
 
 
-def test_calibration_survives_json() -> None:
-    found = Calibration(1.1, 0.002, 0.0, 0.05, 24, 59)
-    assert Calibration(**found.to_json()) == found
+def test_calibration_round_trips_through_json() -> None:
+    calibration = Calibration(1.1, 0.002, 0.0, 0.05, 24, 59)
+    assert Calibration(**calibration.to_json()) == calibration

@@ -28,7 +28,7 @@ def largest(small: SearchSpace, task: Signature) -> Graph:
     return families.get(small.family).lower(small, small.largest(), task)
 
 
-def test_float_sums_are_fused_and_everything_has_the_dtype_and_the_batch() -> None:
+def test_float_graph_is_fused_with_dtype_and_batch() -> None:
     device = dataclasses.replace(CPU, batch=4)
     assert fused_graph(Graph.of(RESIDUAL), device).nodes == (
         Node("a", dataclasses.replace(CONV, dtype="float32", batch=4), (INPUT,)),
@@ -42,32 +42,32 @@ def test_float_sums_are_fused_and_everything_has_the_dtype_and_the_batch() -> No
 
 def test_int8_sums_are_not_fused() -> None:
     device = dataclasses.replace(CPU, runtime="onnxruntime", dtype="int8", batch=2)
-    found = fused_graph(Graph.of(RESIDUAL), device)
-    assert [node.op.kind for node in found] == ["conv2d+bn", "conv2d+bn", "add"]
-    assert {(node.op.dtype, node.op.batch) for node in found} == {("int8", 2)}
-    assert [node.inputs for node in found] == [node.inputs for node in RESIDUAL]
+    results = fused_graph(Graph.of(RESIDUAL), device)
+    assert [node.op.kind for node in results] == ["conv2d+bn", "conv2d+bn", "add"]
+    assert {(node.op.dtype, node.op.batch) for node in results} == {("int8", 2)}
+    assert [node.inputs for node in results] == [node.inputs for node in RESIDUAL]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_modelled_dtypes_are_fused_too(dtype: str) -> None:
-    found = fused_graph(Graph.of(RESIDUAL), dataclasses.replace(target("sketch"), dtype=dtype))
-    assert [(node.op.kind, node.op.dtype) for node in found] == [
+def test_sums_of_modelled_dtypes_are_fused(dtype: str) -> None:
+    results = fused_graph(Graph.of(RESIDUAL), dataclasses.replace(target("sketch"), dtype=dtype))
+    assert [(node.op.kind, node.op.dtype) for node in results] == [
         ("conv2d+bn", dtype),
         ("conv2d+bn+add", dtype),
     ]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_work_is_the_same_however_it_is_run(largest: Graph, dtype: str) -> None:
+def test_work_is_independent_of_dtype(largest: Graph, dtype: str) -> None:
     device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)
-    found = fused_graph(largest, device)
-    assert n_macs(found) == n_macs(largest)
-    assert n_params(found) == n_params(largest)
-    cost = host_cost(found, device, Quantity(1.0, "table"))
+    result = fused_graph(largest, device)
+    assert n_macs(result) == n_macs(largest)
+    assert n_params(result) == n_params(largest)
+    cost = host_cost(result, device, Quantity(1.0, "table"))
     assert cost.figures["macs_m"].value == pytest.approx(n_macs(largest) / 1e6)
 
 
-def test_energy_is_power_times_latency_each_with_its_interval() -> None:
+def test_energy_interval_combines_power_and_latency() -> None:
     device = dataclasses.replace(CPU, threads=3)
     net = fused_graph(Graph.of(RESIDUAL), device)
     cost = host_cost(net, device, Quantity(10.0, "measured", 9.0, 12.0))
@@ -85,21 +85,21 @@ def test_energy_is_power_times_latency_each_with_its_interval() -> None:
     assert (plain.low, plain.high) == pytest.approx((60.0, 180.0))
 
 
-def test_power_of_a_whole_device_is_that_of_any_threads() -> None:
+def test_power_per_device_is_independent_of_threads() -> None:
     power = PowerModel(2.0, 6.0, "made up", per_device=True)
     device = dataclasses.replace(CPU, threads=3, power=power)
     cost = host_cost(fused_graph(Graph.of(RESIDUAL), device), device, Quantity(10.0, "measured"))
     assert cost.details == {"power_active_w": pytest.approx(math.sqrt(2.0 * 6.0))}
 
 
-def test_measured_energy_is_not_mixed_with_modelled() -> None:
+def test_measured_energy_replaces_modelled() -> None:
     metered = MeasuredEnergy(Quantity(7.0, "measured", 6.5, 7.5), 20.0, 0.1, 27.0, 6, "RAPL")
     cost = host_cost(Graph.of(RESIDUAL), CPU, Quantity(1.0, "measured"), metered)
     assert cost.figures["energy_mj"] == Quantity(7.0, "measured", 6.5, 7.5)
     assert cost.details == {"power_active_w": 27.0, "power_idle_w": 20.0}
 
 
-def test_memories_are_those_of_the_dtype(largest: Graph) -> None:
+def test_memory_depends_on_dtype(largest: Graph) -> None:
     kib = {}
     for dtype in ("float32", "int8"):
         device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)

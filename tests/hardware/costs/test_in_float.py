@@ -15,16 +15,16 @@ TIMING = Timing(0.5, 0.4, 0.6, 9)
 
 
 @dataclass
-class Said:
-    """A cost model that says the latency of each dtype."""
+class FixedLatencies:
+    """A cost model with a given latency for each dtype."""
 
     latencies: dict[str, Quantity]
     max_cost_queries: int | None = 3
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
     def cost(self, genotype: Genotype) -> Cost:
         dtype = str(genotype.to_dict()["precision"])
-        self.asked.append(dtype)
+        self.requested.append(dtype)
         return Cost({"latency_ms": self.latencies[dtype]}, {"cycles": 1.0})
 
 
@@ -38,7 +38,9 @@ def _genotype(space: SearchSpace, dtype: str) -> Genotype:
     return space.genotype({**some, "precision": dtype})
 
 
-def _model(space: SearchSpace, said: Said, ratio: Quantity | None = None) -> FasterThanFloat:
+def _model(
+    space: SearchSpace, fixed: FixedLatencies, ratio: Quantity | None = None
+) -> FasterThanFloat:
     def interleaved(genotype: Genotype, other: Genotype) -> InterleavedTimings:
         assert (genotype.to_dict()["precision"], other.to_dict()["precision"]) == (
             "int8", "float32",
@@ -48,7 +50,7 @@ def _model(space: SearchSpace, said: Said, ratio: Quantity | None = None) -> Fas
 
     turns = None if ratio is None else interleaved
     return FasterThanFloat(
-        said, lambda genotype: annotations.float_genotype(space, genotype), turns
+        fixed, lambda genotype: annotations.float_genotype(space, genotype), turns
     )
 
 
@@ -60,10 +62,10 @@ def _model(space: SearchSpace, said: Said, ratio: Quantity | None = None) -> Fas
         (Quantity(0.9, "modelled"), Quantity(0.7, "modelled"), True),
     ],
 )
-def test_what_is_not_said_to_be_faster_in_int8_is_refused(
+def test_int8_not_faster_than_float32_is_refused(
     space: SearchSpace, here: Quantity, there: Quantity, *, refused: bool
 ) -> None:
-    model = _model(space, Said({"int8": here, "float32": there}))
+    model = _model(space, FixedLatencies({"int8": here, "float32": there}))
     cost = model.cost(_genotype(space, "int8"))
     assert cost.figures == {"latency_ms": here}
     assert cost.details == {"cycles": 1.0, "float32_latency_ms": there.value}
@@ -73,11 +75,11 @@ def test_what_is_not_said_to_be_faster_in_int8_is_refused(
     assert model.max_cost_queries == 3
 
 
-def test_what_is_measured_is_timed_in_turns(space: SearchSpace) -> None:
-    said = Said({"int8": Quantity(0.5, "measured")})
+def test_measured_latencies_are_interleaved(space: SearchSpace) -> None:
+    fixed = FixedLatencies({"int8": Quantity(0.5, "measured")})
     for ratio, refused in ((0.9, False), (0.99, True), (1.3, True)):
         figure = Quantity(ratio, "measured", ratio - 0.02, ratio + 0.02)
-        cost = _model(space, said, figure).cost(_genotype(space, "int8"))
+        cost = _model(space, fixed, figure).cost(_genotype(space, "int8"))
         assert cost.details["int8_over_float32"] == ratio
         assert cost.details["int8_over_float32_high"] == ratio + 0.02
         assert cost.details["float32_latency_ms"] == TIMING.median_ms
@@ -85,17 +87,17 @@ def test_what_is_measured_is_timed_in_turns(space: SearchSpace) -> None:
     assert "1.30 times (1.28 to 1.32) as long as in float32, timed in turns" in cost.reason
 
 
-def test_nothing_is_asked_of_what_is_in_float32_or_not_chosen(space: SearchSpace) -> None:
-    said = Said(dict.fromkeys(("int8", "float32"), Quantity(0.5, "measured")))
-    cost = _model(space, said).cost(_genotype(space, "float32"))
+def test_float32_and_fixed_int8_are_not_compared(space: SearchSpace) -> None:
+    fixed = FixedLatencies(dict.fromkeys(("int8", "float32"), Quantity(0.5, "measured")))
+    cost = _model(space, fixed).cost(_genotype(space, "float32"))
     assert (cost.reason, cost.details) == ("", {"cycles": 1.0})
     alone = with_precision(replace(space, choices={"precision": ("int8",)}))
     genotype = alone.genotype({"precision": "int8"})
-    assert not _model(alone, said).cost(genotype).reason
-    assert said.asked == ["float32", "int8"]
+    assert not _model(alone, fixed).cost(genotype).reason
+    assert fixed.requested == ["float32", "int8"]
 
 
-def test_refusal_of_the_compiler_is_the_network_s(space: SearchSpace) -> None:
+def test_refusal_of_compiler_is_raised(space: SearchSpace) -> None:
     class Refusing:
         max_cost_queries: int | None = 0
 

@@ -33,9 +33,7 @@ class TestMeasured(CostModelContract):
         return tiny
 
 
-def test_network_is_timed_whole_by_the_plans_of_its_operators(
-    tiny: SearchSpace, task: Signature
-) -> None:
+def test_whole_network_is_timed_with_plans_of_operators(tiny: SearchSpace, task: Signature) -> None:
     worker, genotype = FakeWorker(), tiny.largest()
     net = subject(tiny, task).lower(genotype)
     worker.script[net] = [Timing(3.0, 2.9, 3.2, 5, True)]
@@ -52,9 +50,7 @@ def test_network_is_timed_whole_by_the_plans_of_its_operators(
 
 
 @pytest.mark.parametrize("error", [CompileError("it died of SIGSEGV"), DeviceError("gone")])
-def test_what_the_device_says_reaches_the_search(
-    tiny: SearchSpace, task: Signature, error: Exception
-) -> None:
+def test_errors_of_device_are_raised(tiny: SearchSpace, task: Signature, error: Exception) -> None:
     class Failing:
         def time_network(self, lowered: Graph, plans: Mapping[OpSpec, str]) -> Timing:
             raise error
@@ -63,9 +59,7 @@ def test_what_the_device_says_reaches_the_search(
         _model(Failing(), tiny, task).cost(tiny.smallest())
 
 
-def test_operator_that_cannot_be_tuned_refuses_the_candidate(
-    tiny: SearchSpace, task: Signature
-) -> None:
+def test_operator_without_plan_refuses_candidate(tiny: SearchSpace, task: Signature) -> None:
     def refuse(op: OpSpec) -> str:
         raise CompileError(f"no plan for {op}")
 

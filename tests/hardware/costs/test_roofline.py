@@ -70,7 +70,7 @@ class TestRoofline(CostModelContract):
         return small
 
 
-def test_pointwise_convolution_is_bound_by_arithmetic() -> None:
+def test_pointwise_convolution_is_compute_bound() -> None:
     bound = operator_bound(OpSpec("conv2d+bn", (64, 16, 16), (128, 16, 16)), ROOFLINE)
     assert bound.compute_ms == pytest.approx(64 * 128 * 256 / 100e9 * 1e3)
     assert bound.on_chip_ms == pytest.approx((64 + 128) * 256 / 10e9 * 1e3)
@@ -80,7 +80,7 @@ def test_pointwise_convolution_is_bound_by_arithmetic() -> None:
     assert bound.latency_ms == pytest.approx(bound.compute_ms + 0.5e-3)
 
 
-def test_depthwise_convolution_that_does_not_fit_is_bound_by_memory() -> None:
+def test_large_depthwise_convolution_is_memory_bound() -> None:
     spec = OpSpec("conv2d+bn+relu6", (64, 32, 32), (64, 32, 32), kernel=3, groups=64)
     bound = operator_bound(spec, ROOFLINE)
     activations, weights = 2 * 64 * 1024, 64 * 9 + 64 * 8
@@ -93,7 +93,7 @@ def test_depthwise_convolution_that_does_not_fit_is_bound_by_memory() -> None:
     assert operator_bound(spec, roomy).limit == "compute"
 
 
-def test_tiny_operator_is_bound_by_its_launch() -> None:
+def test_tiny_operator_is_launch_bound() -> None:
     bound = operator_bound(OpSpec("linear", (16, 1, 1), (10, 1, 1)), ROOFLINE)
     assert bound.compute_ms == pytest.approx(4 * 16 * 16 / 100e9 * 1e3)  # a tile is 4 x 8 x 16
     assert bound.off_chip_ms == pytest.approx((160 + 80) / 1e9 * 1e3)
@@ -101,7 +101,7 @@ def test_tiny_operator_is_bound_by_its_launch() -> None:
     assert bound.latency_ms == pytest.approx(0.5e-3 + 240e-6)
 
 
-def test_partly_filled_tiles_take_the_time_of_whole_ones() -> None:
+def test_partial_tiles_take_time_of_full_tiles() -> None:
     def compute_ms(c_in: int, c_out: int, side: int, **more: Any) -> float:
         spec = OpSpec("conv2d+bn", (c_in, side, side), (c_out, side, side), kernel=3, **more)
         return operator_bound(spec, ROOFLINE).compute_ms
@@ -114,7 +114,7 @@ def test_partly_filled_tiles_take_the_time_of_whole_ones() -> None:
     assert compute_ms(16, 16, 4, dtype="float32") == 4 * compute_ms(16, 16, 4)
 
 
-def test_elementwise_work_limits_what_has_no_products() -> None:
+def test_elementwise_operators_are_limited_by_element_rate() -> None:
     scaling = dataclasses.replace(ROOFLINE, element_gops=2.0)
 
     def compute_ms(kind: str, out: tuple[int, int, int] = (8, 4, 4), **more: Any) -> float:
@@ -133,7 +133,7 @@ def test_elementwise_work_limits_what_has_no_products() -> None:
     assert compute_ms("conv2d+bn+add+relu6") == elements(2 * 128)
 
 
-def test_attention_is_two_products_a_head() -> None:
+def test_attention_is_two_products_per_head() -> None:
     spec = OpSpec("attention", (3 * 32, 16, 1), (32, 16, 1), groups=2)
     tile = operator_bound(spec, dataclasses.replace(ROOFLINE, tile=[1, 1, 1])).compute_ms
     assert tile == pytest.approx(spec.n_macs / 100e9 * 1e3)
@@ -209,16 +209,14 @@ def test_faster_hardware_never_takes_more_time() -> None:
             assert operator_bound(op, fast).latency_ms <= before, (op, slow, name)
 
 
-def test_bound_is_what_takes_longest() -> None:
+def test_bound_is_the_longest_component() -> None:
     assert OperatorTime(2.0, 1.0, 1.5, 1.0).limit == "compute"
     assert OperatorTime(1.0, 2.0, 1.5, 1.0).limit == "memory"
     assert OperatorTime(1.0, 1.5, 2.0, 1.0).latency_ms == 3.0
     assert OperatorTime(1.0, 1.0, 1.0, 1.0).limit == "launch"
 
 
-def test_layers_add_up_and_name_their_bound(
-    small: SearchSpace, task: Signature, npu: Target
-) -> None:
+def test_layers_sum_up_and_have_bounds(small: SearchSpace, task: Signature, npu: Target) -> None:
     genotype = small.sample(random.Random(2))
     cost = _model(npu, small, task).cost(genotype)
     lowered = families.get(small.family).lower(small, genotype, task)
@@ -232,9 +230,7 @@ def test_layers_add_up_and_name_their_bound(
     assert sum(by_bound) == pytest.approx(latency)
 
 
-def test_weights_that_stay_in_a_cache_are_not_read_again(
-    small: SearchSpace, task: Signature
-) -> None:
+def test_cached_weights_are_not_read_again(small: SearchSpace, task: Signature) -> None:
     assert CPU.roofline is not None
     stays = _model(CPU, small, task).cost(small.largest())
     read = dataclasses.replace(CPU.roofline, weights_stay=False)
@@ -245,9 +241,7 @@ def test_weights_that_stay_in_a_cache_are_not_read_again(
         assert cost.figures["latency_ms"].value > stays.figures["latency_ms"].value
 
 
-def test_energy_is_power_times_latency_where_only_power_is_known(
-    small: SearchSpace, task: Signature
-) -> None:
+def test_energy_without_model_is_power_times_latency(small: SearchSpace, task: Signature) -> None:
     figures = _model(CPU, small, task).cost(small.largest()).figures
     latency, energy = figures["latency_ms"].value, figures["energy_mj"]
     assert energy.value == pytest.approx(2 * math.sqrt(3.0) * latency)  # 2 threads of 1 to 3 W
@@ -255,9 +249,7 @@ def test_energy_is_power_times_latency_where_only_power_is_known(
     assert energy.high == pytest.approx(2 * 3.0 * latency)
 
 
-def test_throughput_is_that_of_the_batch_which_a_network_chose(
-    small: SearchSpace, task: Signature
-) -> None:
+def test_throughput_uses_batch_of_network(small: SearchSpace, task: Signature) -> None:
     family, assumed = families.get(small.family), CPU.roofline
     assert assumed is not None
     plain = family.lower(small, small.smallest(), task)
@@ -267,9 +259,7 @@ def test_throughput_is_that_of_the_batch_which_a_network_chose(
     assert "throughput_ips" not in network_cost(fused_graph(plain, CPU), CPU, assumed).figures
 
 
-def test_target_that_lacks_something_is_refused(
-    small: SearchSpace, task: Signature, npu: Target
-) -> None:
+def test_incomplete_target_is_refused(small: SearchSpace, task: Signature, npu: Target) -> None:
     with pytest.raises(ConfigError, match=r"'npu' has no target\.roofline"):
         _model(dataclasses.replace(npu, roofline=None), small, task)
     powerless = dataclasses.replace(CPU)
@@ -291,16 +281,14 @@ def test_target_that_lacks_something_is_refused(
         ({"tile": [4, 8, 0]}, "tile must be whole numbers, each in"),
     ],
 )
-def test_rooflines_that_make_no_sense_are_refused(change: dict[str, Any], message: str) -> None:
+def test_invalid_rooflines_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(ROOFLINE, **change)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ETHOS)
-def test_latencies_are_close_to_those_of_vela(
-    name: str, small: SearchSpace, task: Signature
-) -> None:
+def test_latencies_are_close_to_vela(name: str, small: SearchSpace, task: Signature) -> None:
     device, rng = target(name), random.Random(7)
     genotypes = [small.sample(rng) for _ in range(10)]
     roofline = _model(device, small, task)
@@ -311,6 +299,6 @@ def test_latencies_are_close_to_those_of_vela(
         [model.cost(genotype).figures["latency_ms"].value for genotype in genotypes]
         for model in (roofline, vela)
     ]
-    found = agreement(*latencies)
-    assert found["spearman"] > 0.9
-    assert found["mape"] < 0.08
+    result = agreement(*latencies)
+    assert result["spearman"] > 0.9
+    assert result["mape"] < 0.08

@@ -1,4 +1,4 @@
-"""What segments cost that all run, one after the other."""
+"""Costs of segments that run in sequence."""
 
 import pytest
 
@@ -22,23 +22,23 @@ def _cost(latency: float, sram: float, energy: float, **details: float) -> Cost:
     )
 
 
-def test_all_run_and_hold_memory_in_turn() -> None:
+def test_costs_are_summed_and_memory_is_maximum() -> None:
     costs = [
         _cost(1.0, 30, 2.0, cycles=100, mac_utilisation=0.5),
         _cost(3.0, 20, 4.0, cycles=300, mac_utilisation=0.1),
     ]
-    found = sequential_cost(costs)
-    assert found.figures == {
+    result = sequential_cost(costs)
+    assert result.figures == {
         "latency_ms": Quantity(4.0, "compiler-estimate"),
         "sram_kib": Quantity(30, "compiler-estimate"),
         "energy_mj": Quantity(6.0, "modelled", 3.0, 12.0),
     }
-    assert found.details == {"cycles": 400, "mac_utilisation": pytest.approx(0.2)}
-    assert found.segments == tuple(cost.figures for cost in costs)
+    assert result.details == {"cycles": 400, "mac_utilisation": pytest.approx(0.2)}
+    assert result.segments == tuple(cost.figures for cost in costs)
     assert sequential_cost(costs[:1]) is costs[0]
 
 
-def test_power_is_a_mean_over_time_and_a_flag_that_of_any() -> None:
+def test_power_is_time_average_and_flags_are_combined() -> None:
     powers = (("power_active_w", 4.0), ("power_idle_w", 2.0), ("drifted", 1.0))
     costs = [
         _cost(1.0, 30, 2.0, **dict(powers), latency_drifted=1.0),
@@ -52,7 +52,7 @@ def test_power_is_a_mean_over_time_and_a_flag_that_of_any() -> None:
     }
 
 
-def test_sources_that_differ_are_a_model() -> None:
+def test_different_sources_become_modelled() -> None:
     measured = Cost({"latency_ms": Quantity(1.0, "measured")})
     modelled = Cost({"latency_ms": Quantity(2.0, "modelled")})
     assert sequential_cost([measured, modelled]).figures == {
@@ -60,7 +60,7 @@ def test_sources_that_differ_are_a_model() -> None:
     }
 
 
-def test_exits_cost_little_on_an_npu(npu: Target) -> None:
+def test_exits_add_little_latency_on_npu(npu: Target) -> None:
     space = spaces.load_space(spaces.find("mbconv_exits"))
     lowered = annotations.lower(families.family_of(space), space, space.largest(), Signature(1, 10))
     with_exits, plain = estimate(lowered, npu), estimate(without_exits(lowered), npu)

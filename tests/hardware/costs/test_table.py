@@ -31,9 +31,9 @@ def profiled(tiny: SearchSpace, task: Signature) -> ProfiledSpace:
 
 @pytest.fixture
 def table(profiled: ProfiledSpace) -> LatencyTable:
-    found = Device().table(Path("t"), profiled.operators(0))
-    found.calibration["tiny"] = {"coefficients": CALIBRATION.to_json()}
-    return found
+    result = Device().table(Path("t"), profiled.operators(0))
+    result.calibration["tiny"] = {"coefficients": CALIBRATION.to_json()}
+    return result
 
 
 def _model(table: LatencyTable, profiled: ProfiledSpace, space: str = "tiny") -> TableCostModel:
@@ -50,7 +50,7 @@ class TestTable(CostModelContract):
         return tiny
 
 
-def test_latency_is_the_calibrated_sum_with_its_interval(
+def test_latency_is_calibrated_sum_with_interval(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     genotype = profiled.space.largest()
@@ -69,30 +69,28 @@ def test_latency_is_the_calibrated_sum_with_its_interval(
     assert energy.high == pytest.approx(value * math.sqrt(2.0 * 6.0) * math.exp(above))
 
 
-def test_missing_operators_are_named_with_the_command(
+def test_error_for_missing_operators_gives_command(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     genotype = profiled.space.largest()
     net = profiled.lower(genotype)
-    gone = [net[0].op, net[-1].op]
-    for op in gone:
+    missing = [net[0].op, net[-1].op]
+    for op in missing:
         del table.entries[op]
-    with pytest.raises(TableError) as refused:
+    with pytest.raises(TableError) as error:
         _model(table, profiled).cost(genotype)
-    text = str(refused.value)
+    text = str(error.value)
     assert "The latency table of target 'fake' lacks 2 operators" in text
-    assert all(str(op) in text for op in gone)
+    assert all(str(op) in text for op in missing)
     assert f"Measure them with: {COMMAND}" in text
 
 
-def test_each_of_several_spaces_must_be_calibrated(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_all_spaces_must_be_calibrated(table: LatencyTable, profiled: ProfiledSpace) -> None:
     with pytest.raises(TableError, match="not calibrated for search space 'other'"):
         TableCostModel(table, CPU, profiled.lower, ["tiny", "other"], COMMAND)
 
 
-def test_operator_of_another_batch_is_another_operator(
+def test_operator_of_another_batch_is_missing(
     table: LatencyTable, profiled: ProfiledSpace, task: Signature
 ) -> None:
     (space,) = profiled.space.members
@@ -101,16 +99,14 @@ def test_operator_of_another_batch_is_another_operator(
         _model(table, batched).cost(profiled.space.smallest())
 
 
-def test_space_that_is_not_calibrated_is_refused(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_uncalibrated_space_is_refused(table: LatencyTable, profiled: ProfiledSpace) -> None:
     with pytest.raises(TableError, match="not calibrated for search space 'mbconv_small'") as error:
         _model(table, profiled, "mbconv_small")
     assert COMMAND in str(error.value)
 
 
 @pytest.mark.slow
-def test_upper_end_of_the_interval_must_fit_the_budget(
+def test_upper_end_of_interval_must_meet_budget(
     table: LatencyTable, profiled: ProfiledSpace, tmp_path: Path
 ) -> None:
     model, space = _model(table, profiled), profiled.space
@@ -123,12 +119,12 @@ def test_upper_end_of_the_interval_must_fit_the_budget(
     problem = loop.SearchProblem(space, Budget({"latency_ms": limit}), model, accuracy)
     study = LocalStudy(tmp_path / "s.db", space, ("accuracy", "latency_ms"))
     config = SamplerConfig("random")
-    found = loop.run_trials(problem, study, config, 0, 120, NullProgress())
+    results = loop.run_trials(problem, study, config, 0, 120, NullProgress())
     study.close()
-    latencies = {c.id: c.figures["latency_ms"] for c in found}
+    latencies = {c.id: c.figures["latency_ms"] for c in results}
     between = {c for c, figure in latencies.items() if figure.value <= limit < figure.upper}
-    assert between  # they would fit if their interval did not count
-    for candidate in found:
+    assert between  # they meet the budget without their interval
+    for candidate in results:
         fits = latencies[candidate.id].upper <= limit
         assert (candidate.state == "complete") is fits
         assert fits or "latency_ms" in candidate.reason

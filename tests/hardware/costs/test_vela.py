@@ -27,7 +27,7 @@ from tests.conftest import target, with_settings
 
 
 @pytest.fixture(autouse=True)
-def _asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "estimate", inspect.unwrap(compiler.estimate))
 
 
@@ -49,7 +49,7 @@ class TestVela(CostModelContract):
         return small
 
 
-def test_cycles_of_the_layers_add_up_to_the_latency(
+def test_cycles_of_layers_sum_up_to_latency(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.sample(random.Random(0)), task)
@@ -62,9 +62,7 @@ def test_cycles_of_the_layers_add_up_to_the_latency(
     assert 0 < cost.details["mac_utilisation"] <= 1
 
 
-def test_energy_is_the_sum_of_its_components(
-    small: SearchSpace, task: Signature, npu: Target
-) -> None:
+def test_energy_is_sum_of_components(small: SearchSpace, task: Signature, npu: Target) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
     cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, npu).cost
     components = [v for name, v in cost.details.items() if name.startswith("energy_")]
@@ -74,8 +72,8 @@ def test_energy_is_the_sum_of_its_components(
     assert energy.source == "modelled"
 
 
-def test_compiler_sees_the_blocks_of_the_npu(task: Signature, npu: Target) -> None:
-    """Channels are computed in blocks of 8: 20 of them cost what 24 do, 17 far more than 16."""
+def test_cycles_follow_blocks_of_npu(task: Signature, npu: Target) -> None:
+    """Channels are computed in blocks of 8: 20 cost as much as 24, 17 far more than 16."""
     cycles = {}
     for width in (16, 17, 20, 24):
         spec = OpSpec("conv2d+bn+relu6", (16, 16, 16), (width, 16, 16), kernel=3)
@@ -88,9 +86,7 @@ def test_compiler_sees_the_blocks_of_the_npu(task: Signature, npu: Target) -> No
     assert cycles[17] > 1.1 * cycles[16]
 
 
-def test_operator_that_falls_back_to_the_cpu_is_the_reason(
-    npu: Target, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_fallback_to_cpu_is_the_reason(npu: Target, capfd: pytest.CaptureFixture[str]) -> None:
     conv = OpSpec("conv2d+bn+relu6", (16, 8, 8), (16, 8, 8), kernel=3)
     add = OpSpec("add", (16, 8, 8), (16, 8, 8))
     lowered = (Node("conv", conv, (INPUT,)), Node("sum", add, ("conv", "conv")))
@@ -101,7 +97,7 @@ def test_operator_that_falls_back_to_the_cpu_is_the_reason(
 
 
 def _with_floor_division_for_addition(tflite: bytes) -> bytes:
-    """Return the network with an operator that no Ethos-U has."""
+    """Return the network with an operator that no Ethos-U supports."""
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(tflite, 0))
     for code in model.operatorCodes:
         if code.builtinCode == schema.BuiltinOperator.ADD:
@@ -118,7 +114,7 @@ def _packed(model: schema.ModelT) -> bytes:
     return bytes(builder.Output())
 
 
-def test_file_that_kills_vela_is_a_compile_error_apart(npu: Target) -> None:
+def test_crash_of_vela_in_process_is_a_compile_error(npu: Target) -> None:
     conv = OpSpec("conv2d+bn+relu6", (16, 8, 8), (16, 8, 8), kernel=3)
     lowered = Graph.of((Node("conv", conv, (INPUT,)),))
     model = schema.ModelT.InitFromObj(
@@ -130,7 +126,7 @@ def test_file_that_kills_vela_is_a_compile_error_apart(npu: Target) -> None:
         compile_tflite(_packed(model), lowered, npu, limit_s=60)
 
 
-def test_what_is_compiled_apart_is_the_same(
+def test_compilation_in_separate_process_is_equal(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.smallest(), task)
@@ -143,16 +139,14 @@ def test_what_is_compiled_apart_is_the_same(
         compile_tflite(b"not a flatbuffer", lowered, npu, 60)
 
 
-def test_operator_that_vela_refuses_is_a_compile_error(npu: Target) -> None:
+def test_unsupported_operator_is_a_compile_error(npu: Target) -> None:
     spec = OpSpec("conv2d+bn+relu6", (8, 40, 40), (8, 10, 10), kernel=3, stride=4)  # stride > 3
     lowered = (Node("wide", spec, (INPUT,)),)
     with pytest.raises(CompileError, match=r"Vela cannot compile the network: .*Conv2D"):
         compile_tflite(write_tflite(random_int8_network(Graph.of(lowered))), Graph.of(lowered), npu)
 
 
-def test_file_that_vela_refuses_is_a_compile_error(
-    npu: Target, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_file_is_a_compile_error(npu: Target, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CompileError, match="Vela cannot compile the network"):
         compile_tflite(b"not a flatbuffer", Graph((), ()), npu)
     assert capfd.readouterr().out == ""
@@ -170,7 +164,7 @@ def test_unknown_accelerator_is_a_compile_error(
 
 
 @pytest.mark.parametrize("series", ["ethos-u55", "ethos-u65", "ethos-u85"])
-def test_weights_outside_flash_are_refused_and_the_advice_works(npu: Target, series: str) -> None:
+def test_error_for_weights_outside_flash_gives_remedy(npu: Target, series: str) -> None:
     npu = dataclasses.replace(npu, peak_macs_per_cycle=256)
     usual = dataclasses.replace(
         npu.section(VelaSettings),
@@ -185,7 +179,7 @@ def test_weights_outside_flash_are_refused_and_the_advice_works(npu: Target, ser
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("options", "message"),
     [
         ({"accelerator": "ethos-u1"}, "target.vela: .*invalid choice: 'ethos-u1'"),
         (
@@ -197,21 +191,21 @@ def test_weights_outside_flash_are_refused_and_the_advice_works(npu: Target, ser
         ({"config": "none.ini"}, "target.vela: .*'none.ini'"),
     ],
 )
-def test_target_that_vela_does_not_know_is_refused_at_once(
-    npu: Target, said: dict[str, str], message: str, capfd: pytest.CaptureFixture[str]
+def test_invalid_vela_settings_are_refused(
+    npu: Target, options: dict[str, str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = dataclasses.replace(npu.section(VelaSettings), **said)
+    settings = dataclasses.replace(npu.section(VelaSettings), **options)
     with pytest.raises(ConfigError, match=message):
         base.backend_of(with_settings(npu, settings))
     assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_facts_of_every_target_are_those_of_its_accelerator(name: str) -> None:
+def test_facts_of_shipped_targets_match_accelerator(name: str) -> None:
     base.backend_of(target(name))
 
 
-def test_stand_in_weights_compress_like_weights_and_not_like_zeros(
+def test_random_weights_compress_like_real_weights(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
@@ -222,7 +216,7 @@ def test_stand_in_weights_compress_like_weights_and_not_like_zeros(
     assert np.unique(network.ops[0].weights.weight).size > 20  # type: ignore[union-attr]
 
 
-def test_threads_print_beside_vela_which_runs_once_at_a_time(
+def test_vela_runs_are_serialised_and_output_separated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], npu: Target
 ) -> None:
     def process(arch: None, network: str, *others: None) -> None:

@@ -14,11 +14,11 @@ FACTS = {"batch": 1, "dtype": "float32", "threads": 1}
 
 @pytest.fixture(scope="module")
 def genotypes(tiny: SearchSpace) -> list[Genotype]:
-    rng, found = random.Random(0), dict[str, Genotype]()
-    while len(found) < 4:
+    rng, measurements_read = random.Random(0), dict[str, Genotype]()
+    while len(measurements_read) < 4:
         genotype = tiny.sample(rng)
-        found[genotype.id] = genotype
-    return list(found.values())
+        measurements_read[genotype.id] = genotype
+    return list(measurements_read.values())
 
 
 def cell(genotype: Genotype) -> str:
@@ -31,7 +31,7 @@ def read(folder: Path, space: SearchSpace, header: str, *rows: str) -> Measureme
     return measurements.read_measurements([path], space, FACTS, 0.03)
 
 
-def test_units_are_read_from_the_column(
+def test_units_are_read_from_column_name(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:
     first = genotypes[0]
@@ -42,17 +42,19 @@ def test_units_are_read_from_the_column(
         (("FPS", "images_per_s"), 500),
     ):
         for name in names:
-            found = read(tmp_path, tiny, f"Genotype,{name}", f"{cell(first)},{value}")
-            assert found.ms == {first: pytest.approx(2.0)}
+            measurements_read = read(tmp_path, tiny, f"Genotype,{name}", f"{cell(first)},{value}")
+            assert measurements_read.ms == {first: pytest.approx(2.0)}
 
 
 @pytest.mark.parametrize(("separator", "value"), [(";", "2,5"), (";", "2.5"), ("\t", "2,5")])
-def test_exports_of_spreadsheets_are_read(
+def test_spreadsheet_exports_are_read(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], separator: str, value: str
 ) -> None:
     rows = [f"{cell(g)}{separator}{value}{i}" for i, g in enumerate(genotypes)]
-    found = read(tmp_path, tiny, f"\ufeffgenotype{separator}latency_ms", *rows)
-    assert [*found.ms.values()] == pytest.approx([2.5 + i / 100 for i in range(len(genotypes))])
+    measurements_read = read(tmp_path, tiny, f"\ufeffgenotype{separator}latency_ms", *rows)
+    assert [*measurements_read.ms.values()] == pytest.approx(
+        [2.5 + i / 100 for i in range(len(genotypes))]
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_exports_of_spreadsheets_are_read(
         ("genotype,latency_ms,batch", "{g},1,8", "measured with batch=8"),
     ],
 )
-def test_what_cannot_be_used_is_named(
+def test_invalid_rows_are_refused(
     tmp_path: Path,
     tiny: SearchSpace,
     genotypes: list[Genotype],
@@ -94,19 +96,19 @@ def test_what_cannot_be_used_is_named(
         read(tmp_path, tiny, header, row.format(g=cell(genotypes[0])))
 
 
-def test_contradictory_rows_are_left_out_and_equal_ones_count_once(
+def test_contradictory_rows_are_excluded_and_duplicates_merged(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:
     a, b = genotypes[:2]
     rows = [f"{cell(a)},1.0", f"{cell(a)},1.5", f"{cell(b)},2.0", f"{cell(b)},2.0"]
-    found = read(tmp_path, tiny, "genotype,latency_ms", *rows)
-    assert found.ms == {b: 2.0}
-    assert found.left_out == [
+    measurements_read = read(tmp_path, tiny, "genotype,latency_ms", *rows)
+    assert measurements_read.ms == {b: 2.0}
+    assert measurements_read.left_out == [
         f"network {a.id} (line 2, line 3): passes differ by 50.0%, 3.0% allowed"
     ]
 
 
-def test_device_that_became_slower_is_refused(
+def test_slowdown_of_device_is_refused(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:
     a, b = genotypes[:2]
@@ -117,30 +119,30 @@ def test_device_that_became_slower_is_refused(
         read(tmp_path, tiny, "genotype,latency_ms,role", *rows)
 
 
-def written(folder: Path, **files: tuple[str, ...]) -> list[Path]:
+def write_files(folder: Path, **files: tuple[str, ...]) -> list[Path]:
     paths = [folder / f"{name}.csv" for name in files]
     for path, lines in zip(paths, files.values(), strict=True):
         path.write_text("\n".join(lines) + "\n")
     return paths
 
 
-def test_a_network_in_two_files_was_measured_twice(
+def test_network_in_two_files_is_repeated_measurement(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:
     a, b, c, _ = map(cell, genotypes)
     first = ("genotype,latency_ms", f"{a},1.0", f"{b},2.0")
     second = ("genotype,latency_us", f"{a},1500", f"{b},2020", f"{c},3000", f"{c},3000")
-    paths = written(tmp_path, first=first, second=second)
-    found = measurements.read_measurements(paths, tiny, FACTS, 0.03)
-    assert [*found.ms.values()] == [pytest.approx(2.01), pytest.approx(3.0)]
+    paths = write_files(tmp_path, first=first, second=second)
+    measurements_read = measurements.read_measurements(paths, tiny, FACTS, 0.03)
+    assert [*measurements_read.ms.values()] == [pytest.approx(2.01), pytest.approx(3.0)]
     where = f"{paths[0]} line 2, {paths[1]} line 2"
-    assert found.left_out == [
+    assert measurements_read.left_out == [
         f"network {genotypes[0].id} ({where}): passes differ by 50.0%, 3.0% allowed"
     ]
 
 
 @pytest.mark.parametrize("column", ["machine", "runtime", "provider"])
-def test_rows_of_several_devices_or_ways_are_refused(
+def test_rows_of_several_devices_or_runtimes_are_refused(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], column: str
 ) -> None:
     a, b = map(cell, genotypes[:2])
@@ -149,36 +151,41 @@ def test_rows_of_several_devices_or_ways_are_refused(
     within = {"one": (header, f"{a},1.0,x", f"{b},2.0,y")}
     for files in (apart, within):
         with pytest.raises(TableError, match=rf"rows are of different {column}s: 'x' .*, 'y' "):
-            measurements.read_measurements(written(tmp_path, **files), tiny, FACTS, 0.03)
-    unsaid = {"first": apart["first"], "second": ("genotype,latency_ms", f"{b},2.0")}
+            measurements.read_measurements(write_files(tmp_path, **files), tiny, FACTS, 0.03)
+    without_column = {"first": apart["first"], "second": ("genotype,latency_ms", f"{b},2.0")}
     assert (
-        len(measurements.read_measurements(written(tmp_path, **unsaid), tiny, FACTS, 0.03).ms) == 2
+        len(
+            measurements.read_measurements(
+                write_files(tmp_path, **without_column), tiny, FACTS, 0.03
+            ).ms
+        )
+        == 2
     )
 
 
-def test_a_device_that_became_slower_between_two_files_is_refused(
+def test_slowdown_between_files_is_refused(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:
     a, header = cell(genotypes[0]), "genotype,latency_ms,role"
     first, second = (header, f"{a},1.0,sentinel"), (header, f"{a},1.1,sentinel")
-    paths = written(tmp_path, first=first, second=second)
+    paths = write_files(tmp_path, first=first, second=second)
     with pytest.raises(TableError, match=r"later 1.1 ms \(.*second.csv line 2\): 10.0% apart"):
         measurements.read_measurements(paths, tiny, FACTS, 0.03)
 
 
 @pytest.mark.parametrize(("later", "accepts"), [("1.1", True), ("3.0", False)])
-def test_only_an_allowed_drift_is_proposed(
+def test_drift_is_suggested_up_to_its_limit(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], later: str, accepts: bool
 ) -> None:
     rows = [f"{cell(genotypes[0])},{ms},sentinel" for ms in ("1.0", later)]
-    with pytest.raises(TableError, match="speed of the device changed") as caught:
+    with pytest.raises(TableError, match="speed of the device changed") as error:
         read(tmp_path, tiny, "genotype,latency_ms,role", *rows)
-    assert ("or set drift=0.12." in str(caught.value)) == accepts
-    assert ("set drift=" in str(caught.value)) == accepts
+    assert ("or set drift=0.12." in str(error.value)) == accepts
+    assert ("set drift=" in str(error.value)) == accepts
 
 
 @pytest.mark.parametrize("column", ["fps", "images_per_s", "throughput_ips"])
-def test_rates_are_converted(
+def test_rates_are_converted_to_latencies(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], column: str
 ) -> None:
     path = tmp_path / "rates.csv"
@@ -250,7 +257,7 @@ def test_files_of_a_kit_are_identified_by_name(
     assert measured.left_out == ["line 5: model 'x.onnx' is not a file of the kit"]
 
 
-def test_file_names_need_the_kit_with_the_settings_of_the_target(
+def test_file_names_require_matching_kit(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:
     row = f"{genotypes[0].id}.onnx,1.25"

@@ -47,7 +47,7 @@ def known(networks: list[Graph]) -> OperatorWork:
 
 @pytest.fixture(scope="module")
 def truth(known: OperatorWork) -> Floats:
-    """Latencies of a device that the roofline describes, with parameters it does not expect."""
+    """Latencies of a device that follows the roofline with unexpected parameters."""
     rng = np.random.default_rng(3)
     logs = EXPECTED.mean + 0.7 * EXPECTED.std * rng.standard_normal(len(EXPECTED.mean))
     ms, _ = FeatureEncoder(known, 1)(known).roofline(logs)
@@ -60,13 +60,13 @@ def device(known: OperatorWork, truth: Floats, n: int) -> tuple[MeasuredDevice, 
     return MeasuredDevice(known[pool], known[chosen], truth[chosen], 1, "float32-1t-b1", ()), chosen
 
 
-def test_work_counts_what_networks_compute(networks: list[Graph], known: OperatorWork) -> None:
+def test_operator_work_matches_networks(networks: list[Graph], known: OperatorWork) -> None:
     macs = [sum(node.op.n_macs for node in net) for net in networks]
     np.testing.assert_allclose(known.macs.sum(1), macs)
     assert ((known.kind >= 0).sum(1) == [len(net) for net in networks]).all()
 
 
-def test_slopes_of_the_roofline_are_those_of_differences(known: OperatorWork) -> None:
+def test_slopes_of_roofline_match_differences(known: OperatorWork) -> None:
     roofline, step = FeatureEncoder(known, 1)(known)[np.arange(50)].roofline, 1e-6
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -75,92 +75,102 @@ def test_slopes_of_the_roofline_are_those_of_differences(known: OperatorWork) ->
         for i, slope in enumerate(slopes.T):
             up, down = logs.copy(), logs.copy()
             up[i], down[i] = up[i] + step, down[i] - step
-            found = (roofline(up)[0] - roofline(down)[0]) / (2 * step)
-            np.testing.assert_allclose(slope, found, atol=1e-5)
+            result = (roofline(up)[0] - roofline(down)[0]) / (2 * step)
+            np.testing.assert_allclose(slope, result, atol=1e-5)
 
 
 @pytest.mark.parametrize(("n", "mape"), [(10, 0.06), (20, 0.03)])
-def test_few_networks_foretell_the_others(
+def test_few_networks_predict_others(
     networks: list[Graph], known: OperatorWork, truth: Floats, n: int, mape: float
 ) -> None:
-    found, _ = device(known, truth, n)
-    value, std = found.predictor.predict(found.encoded(networks[200:]))
+    result, _ = device(known, truth, n)
+    value, std = result.predictor.predict(result.encoded(networks[200:]))
     error = np.abs(value / truth[200:] - 1)
-    inside = np.abs(value - truth[200:]) <= found.predictor.interval_factor * std
+    inside = np.abs(value - truth[200:]) <= result.predictor.interval_factor * std
     assert error.mean() < mape
     assert inside.mean() > 0.9
 
 
-def test_one_wrong_measurement_is_found(known: OperatorWork, truth: Floats) -> None:
-    right, chosen = device(known, truth, 20)
-    assert right.outlier() is None
-    found = []
+def test_wrong_measurement_is_detected(known: OperatorWork, truth: Floats) -> None:
+    correct_device, chosen = device(known, truth, 20)
+    assert correct_device.outlier() is None
+    detected = []
     for wrong in range(0, 20, 4):
         ms = truth[chosen].copy()
         ms[wrong] *= 1.5
-        found.append(
-            MeasuredDevice(right.reference, right.measured, ms, 1, "", ()).outlier() == wrong
+        detected.append(
+            MeasuredDevice(
+                correct_device.reference, correct_device.measured, ms, 1, "", ()
+            ).outlier()
+            == wrong
         )
-    assert sum(found) >= 4
+    assert sum(detected) >= 4
 
 
-def test_width_of_intervals_is_that_of_what_is_searched(
+def test_interval_width_is_that_of_searched_networks(
     networks: list[Graph], known: OperatorWork, truth: Floats
 ) -> None:
-    found, chosen = device(known, truth, 10)
+    result, chosen = device(known, truth, 10)
 
     def half(nets: Sequence[Graph]) -> float:
-        figures = [found.latency(net) for net in nets]
+        figures = [result.latency(net) for net in nets]
         return float(np.median([(f.upper - f.value) / f.value for f in figures]))
 
-    assert found.interval_half_width == pytest.approx(half(networks[:200]))
-    assert found.interval_half_width > 1.1 * half([networks[i] for i in chosen])
+    assert result.interval_half_width == pytest.approx(half(networks[:200]))
+    assert result.interval_half_width > 1.1 * half([networks[i] for i in chosen])
 
 
-def test_next_networks_are_those_that_matter(
+def test_next_networks_are_most_valuable(
     networks: list[Graph], known: OperatorWork, truth: Floats
 ) -> None:
-    found, _ = device(known, truth, 8)
-    pool = found.encoded(networks[200:300])
-    _, std = found.predictor.predict(pool)
+    result, _ = device(known, truth, 8)
+    pool = result.encoded(networks[200:300])
+    _, std = result.predictor.predict(pool)
     worth = np.zeros(100)
     worth[int(np.argmax(std))] = 1.0
-    assert select_next_networks(pool, 1, found.predictor, worth)[0] == int(np.argmax(std))
+    assert select_next_networks(pool, 1, result.predictor, worth)[0] == int(np.argmax(std))
 
 
-def test_file_says_the_same_again(
+def test_device_file_round_trips(
     tmp_path_factory: pytest.TempPathFactory,
     networks: list[Graph],
     known: OperatorWork,
     truth: Floats,
 ) -> None:
-    found, _ = device(known, truth, 10)
+    result, _ = device(known, truth, 10)
     path = tmp_path_factory.mktemp("device") / "device.json"
-    found.save(path)
-    assert device_file.load_device_file(path).latency(networks[300]) == found.latency(networks[300])
-    whole = path.read_text()
-    path.write_text(whole.replace('"format": 1', '"version": 1'))  # as files were that said none
-    assert device_file.load_device_file(path).latency(networks[300]) == found.latency(networks[300])
+    result.save(path)
+    assert device_file.load_device_file(path).latency(networks[300]) == result.latency(
+        networks[300]
+    )
+    content = path.read_text()
+    path.write_text(content.replace('"format": 1', '"version": 1'))  # as in older files
+    assert device_file.load_device_file(path).latency(networks[300]) == result.latency(
+        networks[300]
+    )
     for damaged, words in (
-        (whole[:100], "not JSON"),
+        (content[:100], "not JSON"),
         (
-            whole.replace('"format": 1', '"format": 2'),
+            content.replace('"format": 1', '"format": 2'),
             "format 2 is from a newer version of hwnas",
         ),
-        (whole.replace('"measured": [[[', '"measured": [[[99, 1, 1, 1, 1], ['), r"0\]\[0\]' is 99"),
-        (whole.replace('"ms": [', '"ms": [1.0, '), "latencies of"),
+        (
+            content.replace('"measured": [[[', '"measured": [[[99, 1, 1, 1, 1], ['),
+            r"0\]\[0\]' is 99",
+        ),
+        (content.replace('"ms": [', '"ms": [1.0, '), "latencies of"),
     ):
         path.write_text(damaged)
         with pytest.raises(TableError, match=f"cannot be read: .*{words}"):
             device_file.load_device_file(path)
 
 
-def test_space_of_which_no_network_was_measured_is_refused(
+def test_unmeasured_space_is_refused(
     tmp_path: Path, small: SearchSpace, known: OperatorWork, truth: Floats
 ) -> None:
     t4 = with_settings(target("nvidia_t4"), OfflineSettings(str(tmp_path / "device.json")))
-    found, _ = device(known, truth, 10)
-    replace(found, spaces=(small.name,)).save(tmp_path / "device.json")
+    result, _ = device(known, truth, 10)
+    replace(result, spaces=(small.name,)).save(tmp_path / "device.json")
 
     def lower(genotype: Genotype) -> Graph:
         raise AssertionError("nothing is lowered")
@@ -177,11 +187,11 @@ def test_space_of_which_no_network_was_measured_is_refused(
         model(small.name)
 
 
-def test_what_was_searched_by_the_data_sheet_is_verified_by_it(
+def test_verification_uses_cost_model_of_search(
     tmp_path: Path, networks: list[Graph], known: OperatorWork, truth: Floats
 ) -> None:
     t4 = with_settings(target("nvidia_t4"), OfflineSettings(str(tmp_path / "device.json")))
-    device(known, truth, 10)[0].save(tmp_path / "device.json")  # of other spaces, perhaps
+    device(known, truth, 10)[0].save(tmp_path / "device.json")  # possibly of other spaces
     backend, lowered = offline_backend(t4), networks[300]
     (tmp_path / "m.onnx").write_bytes(random_model(fused_graph(lowered, t4)))
     images = np.zeros((1, *lowered[0].op.in_shape), np.float32)

@@ -19,7 +19,7 @@ from hwnas.workflows import profile_kit
 
 TARGET = ("+target=nvidia_t4", "search_space=tiny")
 
-#: A tool of that name, as far as the script knows it: a larger file takes longer.
+#: A fake trtexec: a larger file takes longer.
 TRTEXEC = f"""#!{sys.executable}
 import json, os, sys
 said = dict(word.partition("=")[::2] for word in sys.argv[1:])
@@ -30,7 +30,7 @@ if "--help" not in said:
 """
 
 
-#: A phone, as far as adb tells of it.
+#: A fake adb with a phone.
 ADB = """#!/bin/sh
 echo "$@" >> "$(dirname "$0")/asked"
 case "$*" in
@@ -55,9 +55,9 @@ def measure(kit: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("written") / "kit"
-    assert run(["profile", *TARGET, f"kit={found}", "n=8"]) == 0
-    return found
+    result = tmp_path_factory.mktemp("written") / "kit"
+    assert run(["profile", *TARGET, f"kit={result}", "n=8"]) == 0
+    return result
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def kit(tmp_path: Path, written: Path) -> Path:
     return Path(shutil.copytree(written, tmp_path / "kit"))
 
 
-def test_kit_is_measured_resumed_and_read_back(
+def test_kit_is_measured_resumed_and_read(
     kit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A device whose latency is the size of the file: steady, so that passes agree.
+    # A device whose latency is the size of the file, so that passes agree.
     tool = (
         f"{sys.executable} -c 'import os, sys; print(os.path.getsize(sys.argv[1]) / 1e4)' {{file}}"
     )
@@ -86,7 +86,7 @@ def test_kit_is_measured_resumed_and_read_back(
     assert json.loads((tmp_path / "device.json").read_text())["setting"] == "float32-1t-b1"
 
 
-def test_path_of_a_kit_is_not_executed(tmp_path: Path, written: Path) -> None:
+def test_path_of_kit_is_not_executed(tmp_path: Path, written: Path) -> None:
     name = "$(touch made) `touch made`; touch made & 'x\" made"
     kit = Path(shutil.copytree(written, tmp_path / name))
     result = measure(kit, *QUICK)
@@ -96,7 +96,7 @@ def test_path_of_a_kit_is_not_executed(tmp_path: Path, written: Path) -> None:
     assert "No closing quotation" in measure(kit, "command", "tool '{file}").stderr
 
 
-def test_options_of_a_tool_stand_behind_those_of_the_script(kit: Path, tmp_path: Path) -> None:
+def test_options_of_tool_follow_those_of_script(kit: Path, tmp_path: Path) -> None:
     tool = program(tmp_path / "trtexec", TRTEXEC)
     done = measure(kit, "trtexec", "--tool", tool, "--", "--useCudaGraph")
     assert done.returncode == 0, done.stderr
@@ -112,7 +112,7 @@ def test_options_of_a_tool_stand_behind_those_of_the_script(kit: Path, tmp_path:
     assert "printed no latency" in late.stderr
 
 
-def test_networks_are_timed_in_the_dtype_of_the_kit(tmp_path: Path) -> None:
+def test_networks_are_timed_in_dtype_of_kit(tmp_path: Path) -> None:
     kit, tool = tmp_path / "kit", program(tmp_path / "trtexec", TRTEXEC)
     assert run(["profile", *TARGET, "target.dtype=float16", f"kit={kit}", "n=4"]) == 0
     assert "for float16 and its files are in float32" in measure(kit, "onnxruntime").stderr
@@ -123,11 +123,11 @@ def test_networks_are_timed_in_the_dtype_of_the_kit(tmp_path: Path) -> None:
     assert measure(kit, *line, "--fp16").returncode == 0
 
 
-def test_kit_in_float32_is_not_timed_in_float16(kit: Path) -> None:
+def test_float32_kit_refuses_float16(kit: Path) -> None:
     assert "must be '', got '--fp16'" in measure(kit, "trtexec", "--", "--fp16").stderr
 
 
-def test_results_of_another_device_or_way_are_not_gone_on_with(
+def test_results_of_another_device_are_not_continued(
     kit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert measure(kit, *QUICK).returncode == 0
@@ -144,7 +144,7 @@ def test_results_of_another_device_or_way_are_not_gone_on_with(
     assert (kit / "results.csv").read_text() == before
 
 
-def test_results_of_an_older_script_that_were_cut_off_are_gone_on_with(kit: Path) -> None:
+def test_interrupted_results_of_older_script_are_continued(kit: Path) -> None:
     assert measure(kit, *QUICK).returncode == 0
     header, *rows = csv.reader((kit / "results.csv").read_text().splitlines())
     assert header[-1] == "tool"
@@ -152,15 +152,15 @@ def test_results_of_an_older_script_that_were_cut_off_are_gone_on_with(kit: Path
         csv.writer(file).writerows(row[:-1] for row in [header, *rows[:9]])
         file.write(",".join(rows[9][:3]))
     assert measure(kit, *QUICK).returncode == 0
-    found = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
-    assert None not in found[-1]
-    assert [row["network"] for row in found if not row["time"]] == rows[9][:1]
-    whole = [row["network"] for row in found if row["time"]]
+    results = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
+    assert None not in results[-1]
+    assert [row["network"] for row in results if not row["time"]] == rows[9][:1]
+    whole = [row["network"] for row in results if row["time"]]
     assert all(whole.count(network) >= 3 for network in {*whole})
     assert len({*whole}) == 8
 
 
-def test_a_phone_is_known_by_its_model_and_serial_number(
+def test_phone_is_identified_by_model_and_serial_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit = tmp_path / "kit"
@@ -178,7 +178,7 @@ def test_a_phone_is_known_by_its_model_and_serial_number(
     assert "TensorRT refuses" in measure(kit, "trtexec").stderr
 
 
-def test_files_are_of_the_lowest_versions_and_those_that_do_not_run_are_named(kit: Path) -> None:
+def test_error_names_file_that_does_not_run(kit: Path) -> None:
     about = json.loads((kit / "kit.json").read_text())
     assert {network["onnx"] for network in about["networks"]} == {"opset 13, IR 7"}
     assert "write KEY=VALUE" in measure(kit, "onnxruntime", "--option", "device_id").stderr
@@ -193,40 +193,42 @@ def test_files_are_of_the_lowest_versions_and_those_that_do_not_run_are_named(ki
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_next_command_is_for_what_was_measured(
+def test_next_command_has_options_of_kit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, options = tmp_path / "kit", ["target.dtype=float16", "target.threads=2", TARGET[1]]
-    assert run(["profile", TARGET[0], *options, f"kit={found}", "n=4"]) == 0
-    said = f"{' '.join(['profile', TARGET[0], *options])} measured="
-    assert f"{said}{found}/results.csv" in " ".join(capsys.readouterr().out.split())
-    assert f"{said}FILE" in measure(found, "command", "sh -c 'echo 1' {file}").stdout
+    result, options = tmp_path / "kit", ["target.dtype=float16", "target.threads=2", TARGET[1]]
+    assert run(["profile", TARGET[0], *options, f"kit={result}", "n=4"]) == 0
+    command = f"{' '.join(['profile', TARGET[0], *options])} measured="
+    assert f"{command}{result}/results.csv" in " ".join(capsys.readouterr().out.split())
+    assert f"{command}FILE" in measure(result, "command", "sh -c 'echo 1' {file}").stdout
 
 
 def own_results(path: Path, name: str, n: int, scale: float = 1.0) -> Path:
-    """Write a CSV of a user's own, of some networks of a space."""
-    where, rng, found = (
+    """Write a CSV of results of some networks of a space."""
+    where, rng, results = (
         space.load_space(space.find(name)),
         random.Random(0),
         dict[str, Genotype](),
     )
-    while len(found) < n:
+    while len(results) < n:
         genotype = where.sample(rng)
-        found[genotype.id] = genotype
+        results[genotype.id] = genotype
     path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["search_space", "genotype", "latency_ms"])
-        for i, genotype in enumerate(found.values()):
+        for i, genotype in enumerate(results.values()):
             writer.writerow([name, json.dumps(genotype.to_dict()), scale * (1 + i / 100)])
     return path
 
 
-def test_file_knows_the_spaces_that_were_measured_and_loses_none(
+def test_device_file_keeps_measured_spaces(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = dict.fromkeys(("mape", "within_5", "within_10", "spearman", "coverage"), 1.0)
-    monkeypatch.setattr(MeasuredDevice, "leave_one_out", lambda _: said)  # as many fits as networks
+    scores = dict.fromkeys(("mape", "within_5", "within_10", "spearman", "coverage"), 1.0)
+    monkeypatch.setattr(
+        MeasuredDevice, "leave_one_out", lambda _: scores
+    )  # it fits once per network
     monkeypatch.setattr(profile_kit, "_REFERENCE", 30)
     device = tmp_path / "device.json"
 
@@ -252,7 +254,7 @@ def test_file_knows_the_spaces_that_were_measured_and_loses_none(
     assert f"Left out: 2 networks that {device} had before" in words
 
 
-def test_fit_of_another_device_does_not_overwrite_a_file(
+def test_device_file_of_another_device_is_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [*TARGET, f"target.offline.file={tmp_path / 'device.json'}"]
@@ -273,7 +275,7 @@ def test_fit_of_another_device_does_not_overwrite_a_file(
     assert message in capsys.readouterr().err
 
 
-def test_layers_of_a_device_of_whole_networks_are_those_of_its_data_sheet(
+def test_layers_of_measured_device_come_from_roofline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = [*TARGET, f"target.offline.file={tmp_path / 'device.json'}"]
@@ -282,9 +284,9 @@ def test_layers_of_a_device_of_whole_networks_are_those_of_its_data_sheet(
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
     assert run(["profile", *options, "genotype=smallest"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "ms, by the data sheet, though measured whole." in said
-    assert "Sum 0.00000" not in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "ms, by the data sheet, though measured whole." in output
+    assert "Sum 0.00000" not in output
     assert run(["profile", *options, "genotype=smallest", "target.roofline=null"]) == 2
     err = capsys.readouterr().err
     assert (
@@ -294,7 +296,7 @@ def test_layers_of_a_device_of_whole_networks_are_those_of_its_data_sheet(
     assert len(err.splitlines()) == 1
 
 
-def test_file_that_was_changed_is_refused(kit: Path) -> None:
+def test_changed_file_is_refused(kit: Path) -> None:
     path = next((kit / "networks").glob("*.onnx"))
     path.write_bytes(path.read_bytes() + b" ")
     done = measure(kit, "command", "true {file}")
@@ -302,7 +304,7 @@ def test_file_that_was_changed_is_refused(kit: Path) -> None:
     assert "has another SHA-256 than in kit.json" in done.stderr
 
 
-def test_target_that_was_not_measured_says_how(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_for_unmeasured_target_gives_command(capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["search", *TARGET, "target.offline.file=/nowhere/device.json", "n_trials=1"])
     assert code == 2
     said = "target.offline.file=/nowhere/device.json search_space=tiny kit=DIR"

@@ -49,8 +49,8 @@ class _DrawnOnce(ProfiledSpace):
     def operators(self, seed: int) -> tuple[OpSpec, ...]:
         if seed not in self.drawn:
             self.drawn[seed] = super().operators(seed)
-        found: tuple[OpSpec, ...] = self.drawn[seed]
-        return found
+        result: tuple[OpSpec, ...] = self.drawn[seed]
+        return result
 
     def sample(self, n: int, seed: int) -> list[Genotype]:
         if (n, seed) not in self.drawn:
@@ -59,7 +59,7 @@ class _DrawnOnce(ProfiledSpace):
 
 
 def drawn_once(space: SearchSpace, task: Signature, target: Target = CPU) -> ProfiledSpace:
-    """Return a space as a target runs it, for tests that draw the same over and over."""
+    """Return a profiled space that caches its samples."""
     return _DrawnOnce(space, functools.cache(subject(space, task, target).lower))
 
 
@@ -69,10 +69,10 @@ def timing(ms: float, drifted: bool = False) -> Timing:
 
 @dataclass
 class Device:
-    """Latencies from work and bytes, times a factor of the operator's group."""
+    """A device whose latencies follow from work and bytes, times a factor per group."""
 
     factors: Mapping[str, float] = field(default_factory=dict)
-    scale: float = 1.0  #: of operators in a network, over the same ones alone
+    scale: float = 1.0  #: of operators in a network, relative to single operators
     operator_ms: float = 0.0
     noise: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(0))
@@ -96,11 +96,11 @@ class Device:
 
 @dataclass
 class FakeWorker:
-    """Does what a worker does, with a device that it asks."""
+    """A worker with a simulated device."""
 
     device: Device = field(default_factory=Device)
     refuses: Sequence[OpSpec] = ()
-    #: Timings of an operator or a network in turn, instead of the device's.
+    #: Timings of an operator or a network in order, instead of those of the device.
     script: dict[Any, list[Timing]] = field(default_factory=dict)
     tuned: list[OpSpec] = field(default_factory=list)
     timed: list[OpSpec] = field(default_factory=list)
@@ -128,7 +128,7 @@ class FakeWorker:
 
 
 class FakePool:
-    """Does tasks in any order; stops with an error after some, if asked to."""
+    """Runs tasks in random order; optionally raises an error after some."""
 
     def __init__(self, worker: Any, error: BaseException | None = None, after: int = 0):
         self.worker, self._error, self._left = worker, error, after

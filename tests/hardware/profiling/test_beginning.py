@@ -62,43 +62,43 @@ def _begin(
 
 
 def _errors(table: LatencyTable, profiled: ProfiledSpace, device: Device) -> tuple[Any, float]:
-    """Return the errors on networks drawn anew, and the share of them in their intervals."""
+    """Return the errors on new networks, and the coverage of their intervals."""
     model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
     nets = [profiled.lower(genotype) for genotype in profiled.sample(200, 77)]
-    found = [model.latency(net, profiled.space.name) for net in nets]
+    results = [model.latency(net, profiled.space.name) for net in nets]
     true = [device.network(net) for net in nets]
-    inside = [f.lower <= ms <= f.upper for f, ms in zip(found, true, strict=True)]
-    return np.abs(np.array([f.value for f in found]) / true - 1), float(np.mean(inside))
+    inside = [f.lower <= ms <= f.upper for f, ms in zip(results, true, strict=True)]
+    return np.abs(np.array([f.value for f in results]) / true - 1), float(np.mean(inside))
 
 
 @pytest.mark.parametrize("factor", few_of([0.3, 1.0, 4.0], 1))
-def test_a_space_is_foretold_from_operators_of_few_networks(
+def test_space_is_predicted_from_operators_of_few_networks(
     table: LatencyTable, profiled: ProfiledSpace, factor: float
 ) -> None:
     factors = {"depthwise": 1.7 * factor, "pointwise": factor}
     device = Device(factors, scale=1.2, operator_ms=1e-4)
-    worker, begun = _begin(table, device, [profiled])
+    worker, initial = _begin(table, device, [profiled])
     space = profiled.space.name
-    assert begun is not None
-    assert len(begun.wholes) == 16
+    assert initial is not None
+    assert len(initial.wholes) == 16
     n_timed, ops = len(set(worker.tuned)), profiled.operators(0)
     assert len(worker.tuned) == n_timed < 0.5 * len(ops)
     errors, inside = _errors(table, profiled, device)
     assert np.mean(errors <= 0.05) >= 0.9
     assert inside >= 0.9
-    kept = load_table(table.path)
-    assert set(kept.entries) >= set(ops)
-    assert set(kept.plans()) == set(worker.tuned)
-    assert {e.plan for op, e in kept.entries.items() if op not in kept.plans()} == {PREDICTED}
-    assert kept.taken_over() == {}
-    said = initial_table.describe_calibration(kept, space)
-    assert f"from {n_timed} operators and 16 networks measured here" in said
+    loaded = load_table(table.path)
+    assert set(loaded.entries) >= set(ops)
+    assert set(loaded.plans()) == set(worker.tuned)
+    assert {e.plan for op, e in loaded.entries.items() if op not in loaded.plans()} == {PREDICTED}
+    assert loaded.taken_over() == {}
+    description = initial_table.describe_calibration(loaded, space)
+    assert f"from {n_timed} operators and 16 networks measured here" in description
 
 
-def test_what_is_left_out_is_foretold_as_well_as_new_networks(
+def test_held_out_error_matches_error_on_new_networks(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
-    """Where operators follow no rule, networks whose operators were timed must not hide it."""
+    """Irregular operators: the error is not hidden by networks with timed operators."""
 
     class Odd(Device):
         def operator(self, op: OpSpec) -> float:
@@ -107,15 +107,15 @@ def test_what_is_left_out_is_foretold_as_well_as_new_networks(
     device = Odd(operator_ms=1e-4)
     _, begun = _begin(table, device, [profiled], MeasurementEffort(32, 4, share=0.01))
     errors, inside = _errors(table, profiled, device)
-    said = table.calibration[profiled.space.name]["error"]["table"]
-    assert said["mape"] > 0.5 * errors.mean() > 0.02
+    reported = table.calibration[profiled.space.name]["error"]["table"]
+    assert reported["mape"] > 0.5 * errors.mean() > 0.02
     assert inside >= 0.85
     assert begun is not None
-    assert begun.share == pytest.approx(said["within_5"])
+    assert begun.share == pytest.approx(reported["within_5"])
 
 
 @pytest.mark.slow
-def test_networks_are_added_until_enough_are_foretold(
+def test_networks_are_added_until_coverage_suffices(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     _, begun = _begin(table, Device(noise=0.2), [profiled], MeasurementEffort(12, 4, long_s=1e6))
@@ -124,18 +124,18 @@ def test_networks_are_added_until_enough_are_foretold(
     assert len(table.networks) == 48
 
 
-def test_nothing_is_measured_twice(table: LatencyTable, profiled: ProfiledSpace) -> None:
+def test_second_run_measures_nothing(table: LatencyTable, profiled: ProfiledSpace) -> None:
     _begin(table, Device(), [profiled])
     before = table.calibration[profiled.space.name]["coefficients"]
     worker, _ = _begin(load_table(table.path), Device(), [profiled])
     assert not worker.tuned + worker.timed
     assert not worker.networks
-    # Latencies are kept with seven digits.
-    kept = load_table(table.path).calibration[profiled.space.name]["coefficients"]
-    assert kept == pytest.approx(before, rel=1e-3, abs=1e-5)
+    # Latencies are stored with seven digits.
+    coefficients = load_table(table.path).calibration[profiled.space.name]["coefficients"]
+    assert coefficients == pytest.approx(before, rel=1e-3, abs=1e-5)
 
 
-def test_other_spaces_stay_as_they_are(
+def test_other_spaces_are_unchanged(
     table: LatencyTable, profiled: ProfiledSpace, tiny: SearchSpace, task: Signature
 ) -> None:
     second = subject(tiny, task)
@@ -148,7 +148,7 @@ def test_other_spaces_stay_as_they_are(
     assert np.mean(errors <= 0.05) >= 0.9
 
 
-def test_several_spaces_share_what_is_measured(
+def test_several_spaces_share_measurements(
     table: LatencyTable, profiled: ProfiledSpace, tiny: SearchSpace, task: Signature
 ) -> None:
     both, device = [profiled, subject(tiny, task)], Device({"depthwise": 1.6}, operator_ms=1e-4)
@@ -163,16 +163,14 @@ def test_several_spaces_share_what_is_measured(
         assert sum(row["search_space"] == each.space.name for row in table.networks) == 8
 
 
-def test_plans_that_are_taken_over_are_not_tuned(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_reused_plans_are_not_tuned(table: LatencyTable, profiled: ProfiledSpace) -> None:
     plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in profiled.operators(0)}
     worker, _ = _begin(table, Device(), [profiled], MeasurementEffort(16, 4, plans))
     assert worker.tuned == []
     assert {op: plans[op] for op in worker.timed} == dict(table.plans())
 
 
-def test_a_space_that_lacks_a_few_operators_keeps_its_calibration(
+def test_space_lacking_few_operators_keeps_calibration(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     ops = profiled.operators(0)
@@ -186,7 +184,7 @@ def test_a_space_that_lacks_a_few_operators_keeps_its_calibration(
     assert table.calibration[profiled.space.name] is known
 
 
-def test_what_followed_from_another_device_is_forgotten(
+def test_calibration_from_another_device_is_removed(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     table.calibration["other"] = {"transfer": {"from": "x"}}
@@ -194,14 +192,12 @@ def test_what_followed_from_another_device_is_forgotten(
     assert "other" not in table.calibration
 
 
-def test_an_operator_that_cannot_be_compiled_is_said(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_uncompilable_operator_is_reported(table: LatencyTable, profiled: ProfiledSpace) -> None:
     refused = profiled.lower(profiled.space.smallest())[0].op
     worker = FakeWorker(refuses=[refused])
     with pytest.raises(CompileError, match="no plan for"):
         initial_table.create_initial_table(table, [profiled], pool(worker), EFFORT, NullProgress())
-    assert len(load_table(table.path).entries) > 0  # the others are kept
+    assert len(load_table(table.path).entries) > 0  # the others are saved
 
 
 def test_too_few_networks_are_refused(
@@ -212,44 +208,42 @@ def test_too_few_networks_are_refused(
         _begin(table, Device(), [subject(one, task)])
 
 
-def test_intervals_of_operators_hold(profiled: ProfiledSpace) -> None:
+def test_intervals_of_operators_have_nominal_coverage(profiled: ProfiledSpace) -> None:
     ops, device, rng = list(profiled.operators(0)), Device(), random.Random(3)
     rng.shuffle(ops)
     latencies = {op: device.operator(op) * math.exp(rng.gauss(0, 0.1)) for op in ops}
     known = dict([*latencies.items()][: len(ops) // 3])
-    told = OperatorPredictions.of(known).predict(op for op in ops if op not in known)
-    assert set(told) == set(ops) - set(known)
-    held = [low <= latencies[op] <= high for op, (_, low, high) in told.items()]
-    assert np.mean(held) > 0.9
-    errors = [abs(ms / latencies[op] - 1) for op, (ms, _, _) in told.items()]
+    predicted = OperatorPredictions.of(known).predict(op for op in ops if op not in known)
+    assert set(predicted) == set(ops) - set(known)
+    covered = [low <= latencies[op] <= high for op, (_, low, high) in predicted.items()]
+    assert np.mean(covered) > 0.9
+    errors = [abs(ms / latencies[op] - 1) for op, (ms, _, _) in predicted.items()]
     assert np.median(errors) < 0.12
 
 
-def test_an_operator_that_no_drawn_network_had_is_foretold(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_unsampled_operator_is_predicted(table: LatencyTable, profiled: ProfiledSpace) -> None:
     _begin(table, Device(), [profiled])
     rare = next(op for op, entry in table.entries.items() if entry.plan == PREDICTED)
-    told = table.entries.pop(rare).timing.median_ms
+    predicted_ms = table.entries.pop(rare).timing.median_ms
     model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
     nets = (profiled.lower(genotype) for genotype in profiled.sample(2000, 5))
     net = next(net for net in nets if rare in {node.op for node in net})
-    found = model.latency(net, profiled.space.name).value
-    table.entries[rare] = OperatorEntry(PREDICTED, timing(told))
+    result = model.latency(net, profiled.space.name).value
+    table.entries[rare] = OperatorEntry(PREDICTED, timing(predicted_ms))
     whole = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
-    assert found == pytest.approx(whole.latency(net, profiled.space.name).value, rel=1e-3)
+    assert result == pytest.approx(whole.latency(net, profiled.space.name).value, rel=1e-3)
 
 
-def test_rare_operators_follow_from_what_the_digest_is_of(
+def test_prediction_depends_only_on_operators_in_digest(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     _begin(table, Device(), [profiled])
     space, (rare, *ops) = profiled.space.name, profiled.operators(0)
     nets = (profiled.lower(genotype) for genotype in profiled.sample(999, 5))
     net = next(net for net in nets if rare in {node.op for node in net})
-    own = {node.op for node in net}
-    others = [op for op in ops if op not in own]
-    known = [*(own - {rare}), *others[::2]]
+    network_ops = {node.op for node in net}
+    others = [op for op in ops if op not in network_ops]
+    known = [*(network_ops - {rare}), *others[::2]]
     digest = table.digest([space], known)
 
     def latency() -> float:
@@ -262,9 +256,7 @@ def test_rare_operators_follow_from_what_the_digest_is_of(
     assert latency() == before
 
 
-def test_a_space_that_was_changed_is_not_foretold(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_changed_space_is_not_predicted(table: LatencyTable, profiled: ProfiledSpace) -> None:
     _begin(table, Device(), [profiled])
     ops = profiled.operators(0)
     rare = ops[:2]
@@ -277,7 +269,7 @@ def test_a_space_that_was_changed_is_not_foretold(
     assert _missing(table, changed, predicted=True) == changed
 
 
-def test_operators_that_shall_say_nothing_do_not(profiled: ProfiledSpace) -> None:
+def test_excluded_operators_do_not_affect_predictions(profiled: ProfiledSpace) -> None:
     ops = list(profiled.operators(0))
     known = {op: Device().operator(op) for op in ops}
     known[ops[0]] *= 50
@@ -287,14 +279,14 @@ def test_operators_that_shall_say_nothing_do_not(profiled: ProfiledSpace) -> Non
     assert model.predict([]) == {}
 
 
-def test_an_operator_of_another_kind_is_still_foretold(profiled: ProfiledSpace) -> None:
+def test_operator_of_unknown_kind_is_predicted(profiled: ProfiledSpace) -> None:
     known = {op: Device().operator(op) for op in profiled.operators(0)}
     odd = OpSpec("attention", (96, 7, 7), (32, 7, 7), groups=4, dtype="float32")
     ms, low, high = OperatorPredictions.of(known).predict([odd])[odd]
     assert 0 < low < ms < high < math.inf
 
 
-def test_foretold_entries_are_not_plans(table: LatencyTable, profiled: ProfiledSpace) -> None:
+def test_predicted_entries_are_not_plans(table: LatencyTable, profiled: ProfiledSpace) -> None:
     op, other = profiled.operators(0)[:2]
     table.entries = {
         op: OperatorEntry(PREDICTED, timing(1.0)),
@@ -304,7 +296,7 @@ def test_foretold_entries_are_not_plans(table: LatencyTable, profiled: ProfiledS
     assert table.missing([op, other]) == [op]
 
 
-def test_networks_are_spread_over_the_work_of_all_images(
+def test_networks_cover_range_of_work_of_batch(
     profiled: ProfiledSpace, small: SearchSpace, task: Signature
 ) -> None:
     eight = subject(small, task, replace(CPU, batch=8))
@@ -315,5 +307,5 @@ def test_networks_are_spread_over_the_work_of_all_images(
 
     mixed = ProfiledSpace(small, lower)
     every = [n_macs_of_batch(lower(genotype)) for genotype in candidate_networks(mixed)]
-    found = [n_macs_of_batch(net) for net in initial_table._spread([mixed], 12).values()]
-    assert (min(found), max(found)) == (min(every), max(every))
+    result = [n_macs_of_batch(net) for net in initial_table._spread([mixed], 12).values()]
+    assert (min(result), max(result)) == (min(every), max(every))

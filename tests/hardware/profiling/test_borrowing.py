@@ -47,10 +47,10 @@ def profiled(small: SearchSpace, task: Signature) -> ProfiledSpace:
 
 @pytest.fixture
 def other(profiled: ProfiledSpace, tmp_path: Path) -> LatencyTable:
-    """The table of another CPU, whose plans have a name of their own."""
-    found = REFERENCE.table(tmp_path / "shipped" / "cpu" / "s", profiled.operators(0))
-    found.provenance = {"device": {"cpu": "theirs", "flags": [*FLAGS]}}
-    return found
+    """The table of another CPU."""
+    result = REFERENCE.table(tmp_path / "shipped" / "cpu" / "s", profiled.operators(0))
+    result.provenance = {"device": {"cpu": "theirs", "flags": [*FLAGS]}}
+    return result
 
 
 def _source(table: LatencyTable, flags: Sequence[str] = FLAGS) -> SourceTable:
@@ -61,12 +61,12 @@ def _errors(table: LatencyTable, profiled: ProfiledSpace, device: Device) -> Any
     model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
     quiet = Device(device.factors, operator_ms=device.operator_ms)
     nets = [profiled.lower(genotype) for genotype in profiled.sample(100, 77)]
-    found = [model.latency(net, profiled.space.name).value for net in nets]
-    return np.abs(np.array(found) / [quiet.network(net) for net in nets] - 1)
+    result = [model.latency(net, profiled.space.name).value for net in nets]
+    return np.abs(np.array(result) / [quiet.network(net) for net in nets] - 1)
 
 
 @pytest.mark.parametrize("factor", few_of([0.3, 1.0, 4.0], 1))
-def test_all_networks_are_foretold_from_few(
+def test_few_networks_suffice_to_predict_others(
     other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path, factor: float
 ) -> None:
     device = Device({"depthwise": 1.3 * factor, "pointwise": factor}, operator_ms=1e-4, noise=0.01)
@@ -79,17 +79,17 @@ def test_all_networks_are_foretold_from_few(
     errors = _errors(table, profiled, device)
     assert np.mean(errors <= 0.05) >= 0.9
     assert errors.max() < 0.1
-    kept = load_table(table.path)
-    assert kept.plans() == {}
-    assert kept.taken_over() == other.plans()
-    assert all(is_transferred(entry.plan) for entry in kept.entries.values())
-    said = initial_table.describe_calibration(kept, profiled.space.name)
-    assert "shipped" not in said
-    assert "cpu (theirs) and 16 networks measured here" in said
+    loaded = load_table(table.path)
+    assert loaded.plans() == {}
+    assert loaded.taken_over() == other.plans()
+    assert all(is_transferred(entry.plan) for entry in loaded.entries.values())
+    description = initial_table.describe_calibration(loaded, profiled.space.name)
+    assert "shipped" not in description
+    assert "cpu (theirs) and 16 networks measured here" in description
     assert initial_table.describe_calibration(other, profiled.space.name) == ""
 
 
-def test_more_is_measured_where_few_tell_little(
+def test_more_networks_are_measured_with_noise(
     other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path
 ) -> None:
     worker = FakeWorker(Device(noise=0.2))
@@ -101,7 +101,7 @@ def test_more_is_measured_where_few_tell_little(
     assert table.calibration[profiled.space.name]["coefficients"]["interval"] > 0.1
 
 
-def test_plans_for_other_vectors_are_tuned(
+def test_plans_for_other_vector_extensions_are_tuned(
     other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path
 ) -> None:
     worker, table = FakeWorker(Device()), LatencyTable(tmp_path / "own")
@@ -114,23 +114,21 @@ def test_plans_for_other_vectors_are_tuned(
     assert set(load_table(table.path).taken_over()) == set(worker.tuned) & set(table.entries)
 
 
-def test_networks_reach_from_the_fastest_to_the_slowest(
-    other: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_networks_cover_range_of_latencies(other: LatencyTable, profiled: ProfiledSpace) -> None:
     def ms(n: int) -> list[float]:
         nets = [profiled.lower(g) for g in table_transfer.covered_networks(other, profiled, n)]
         return [REFERENCE.network(net) for net in nets]
 
-    found, rng = ms(16), random.Random(1)
+    result, rng = ms(16), random.Random(1)
     drawn = [REFERENCE.network(profiled.lower(profiled.space.sample(rng))) for _ in range(200)]
-    assert min(found) < min(drawn) * 1.05
-    assert max(found) > max(drawn) * 0.95
-    gaps = np.diff(np.log(sorted(found)))
-    assert gaps.max() < 4 * math.log(max(found) / min(found)) / 15
-    assert ms(32)[:16] == found
+    assert min(result) < min(drawn) * 1.05
+    assert max(result) > max(drawn) * 0.95
+    gaps = np.diff(np.log(sorted(result)))
+    assert gaps.max() < 4 * math.log(max(result) / min(result)) / 15
+    assert ms(32)[:16] == result
 
 
-def test_a_space_that_the_other_table_does_not_know_is_not_covered(
+def test_table_without_operators_does_not_cover_space(
     other: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     assert _source(other).covers(profiled, 16)
@@ -138,10 +136,10 @@ def test_a_space_that_the_other_table_does_not_know_is_not_covered(
     assert not _source(few).covers(profiled, 16)
 
 
-def test_spaces_that_are_borrowed_together_are_all_foretold(
+def test_spaces_transferred_together_are_predicted(
     other: LatencyTable, profiled: ProfiledSpace, tiny: SearchSpace, task: Signature, tmp_path: Path
 ) -> None:
-    """Operators that two spaces share have one latency: that of a fit of both."""
+    """Operators of both spaces have one latency, from a common fit."""
     second = subject(tiny, task)
     for op, entry in REFERENCE.table(tmp_path / "x", second.operators(0)).entries.items():
         other.entries.setdefault(op, entry)
@@ -164,7 +162,7 @@ def test_spaces_that_are_borrowed_together_are_all_foretold(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_covered", [True, False])
-def test_a_space_that_was_borrowed_is_known_beside_one_that_comes_later(
+def test_transferred_space_stays_known_with_later_space(
     other: LatencyTable,
     profiled: ProfiledSpace,
     tiny: SearchSpace,
@@ -191,7 +189,7 @@ def test_a_space_that_was_borrowed_is_known_beside_one_that_comes_later(
     assert device_module._wanted(table, both, seed=0) == []
 
 
-def test_networks_are_measured_again_only_where_operators_were_borrowed(
+def test_only_networks_with_transferred_operators_are_remeasured(
     other: LatencyTable, tiny: SearchSpace, task: Signature, tmp_path: Path
 ) -> None:
     second, table = subject(tiny, task), LatencyTable(tmp_path / "own")
@@ -215,28 +213,28 @@ def test_networks_are_measured_again_only_where_operators_were_borrowed(
         return [network_digest(net) for net, _ in worker.networks]
 
     assert len({*profile()}) == len(table.networks) - 1 == 35
-    assert table.taken_over()  # what only the other space has
+    assert table.taken_over()  # operators of the other space only
     assert profile() == []
 
 
-#: Of a profile that ends as soon as a borrowed table is good enough.
+#: A profile that ends as soon as a transferred table is accurate enough.
 WITHIN = ProfileConfig(
     target=CPU, dataset=DatasetConfig("digits"), networks=NetworksConfig(6, 19, 10),
     tuning=TuningConfig(4), search_space="mbconv_small", tolerance=0.2,
 )  # fmt: skip
 
 
-def test_held_out_networks_are_compiled_where_no_plan_is_taken_over(
+def test_held_out_networks_are_compiled_without_reused_plans(
     other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a CPU of other vectors: few of the operators were tuned to borrow a table."""
+    """For example on a CPU with other vector extensions: few operators were tuned."""
     table, worker = LatencyTable(tmp_path / "own"), FakeWorker(Device(operator_ms=1e-4))
     monkeypatch.setattr(profiling, "source", lambda config: _source(other, ["avx2"]))
 
     def held_out() -> list[str]:
-        found = profiling._soon(WITHIN, table, profiled, pool(worker), RecordingReporter())
-        assert found is not None
-        return [whole.network for whole in found]
+        results = profiling._soon(WITHIN, table, profiled, pool(worker), RecordingReporter())
+        assert results is not None
+        return [whole.network for whole in results]
 
     first = held_out()
     assert len(first) == 10
@@ -247,7 +245,7 @@ def test_held_out_networks_are_compiled_where_no_plan_is_taken_over(
     assert (len(worker.tuned), len(worker.networks)) == (n_tuned, n_measured)
 
 
-def test_table_that_does_not_know_all_operators_is_not_enough(
+def test_table_without_all_operators_does_not_suffice(
     other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nets = [{node.op for node in profiled.lower(g)} for g in profiled.sample(35, 1)]
@@ -260,7 +258,7 @@ def test_table_that_does_not_know_all_operators_is_not_enough(
     assert profiling._soon(WITHIN, table, profiled, pool(FakeWorker()), RecordingReporter()) is None
 
 
-def test_advice_on_a_table_that_covers_few_networks_works(
+def test_error_for_low_coverage_gives_working_n_samples(
     other: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     config = ProfileConfig(
@@ -272,18 +270,18 @@ def test_advice_on_a_table_that_covers_few_networks_works(
     def message(known: Sequence[Genotype]) -> str:
         ops = {node.op for genotype in known for node in profiled.lower(genotype)}
         table = replace(other, entries={op: e for op, e in other.entries.items() if op in ops})
-        with pytest.raises(TableError) as caught:
+        with pytest.raises(TableError) as error:
             profiling._covering([table], config, profiled)
-        if (number := re.search(r"set n_samples=(\d+)", str(caught.value))) is not None:
+        if (number := re.search(r"set n_samples=(\d+)", str(error.value))) is not None:
             fewer = replace(config, n_samples=int(number[1]))
             assert len(profiling._covering([table], fewer, profiled)[1]) == fewer.n_samples
-        return str(caught.value)
+        return str(error.value)
 
     assert "Measure without transfer_from, set n_samples=" in message(drawn[:12])
     assert "Measure without transfer_from, or profile the other device" in message(drawn[-1:])
 
 
-def test_own_table_is_transferred_from_before_one_that_ships(
+def test_user_table_is_preferred_to_shipped_table(
     tiny: SearchSpace, task: Signature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profiling, "SHIPPED", tmp_path)
@@ -297,15 +295,15 @@ def test_own_table_is_transferred_from_before_one_that_ships(
     shipped = REFERENCE.table(table_folder(target, tmp_path), second.operators(0))
     shipped.provenance = {"device": {"cpu": "theirs"}}
     shipped.save()
-    own = writable_table(target, Remote(), tmp_path, tmp_path)
-    own.save()
+    user_table = writable_table(target, Remote(), tmp_path, tmp_path)
+    user_table.save()
 
-    def of() -> Path:
+    def source_path() -> Path:
         return profiling._covering(profiling.references(config), config, second)[0].path
 
-    assert of() == shipped.path  # the other knows no network
-    own.entries = dict(shipped.entries)
-    own.save()
-    assert of() == own.path != shipped.path
+    assert source_path() == shipped.path  # the user's table covers no network
+    user_table.entries = dict(shipped.entries)
+    user_table.save()
+    assert source_path() == user_table.path != shipped.path
     with pytest.raises(TableError, match=r"Targets with one: cpu\. Measure"):
         profiling.references(replace(config, transfer_from="nobody"))

@@ -37,18 +37,18 @@ def table(profiled: ProfiledSpace, tmp_path: Path) -> LatencyTable:
 
 
 def _wholes(n: int, seed: int = 0, noise: float = 0.02, space: str = "s") -> list[MeasuredNetwork]:
-    """Return networks that take twice the sum of their operators."""
-    rng, found = random.Random(seed), []
+    """Return networks with twice the latency of the sum of their operators."""
+    rng, results = random.Random(seed), []
     for i in range(n):
         known = LatencyFeatures(rng.uniform(1, 5), rng.randint(5, 20), rng.uniform(10, 90))
         ms = 2 * known.operators_ms * (1 + rng.gauss(0, noise))
         genotype = Genotype(space, (("i", i),))
-        found.append(
+        results.append(
             MeasuredNetwork(
                 genotype, known, rng.uniform(1, 9), RepeatedMeasurement(timing(ms), 2), f"{i}"
             )
         )
-    return found
+    return results
 
 
 def _with(
@@ -58,14 +58,12 @@ def _with(
     return [*wholes[:index], new, *wholes[index + 1 :]]
 
 
-def test_each_network_gets_its_own_latency_and_features(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_networks_have_latency_and_features(table: LatencyTable, profiled: ProfiledSpace) -> None:
     device = Device(scale=1.3, operator_ms=0.01)
     genotypes, worker = profiled.sample(30, 0), FakeWorker(device)
-    found = measure_networks(table, profiled.graphs(genotypes), pool(worker), NullProgress())
-    assert [whole.genotype for whole in found] == genotypes
-    for whole in found:
+    results = measure_networks(table, profiled.graphs(genotypes), pool(worker), NullProgress())
+    assert [whole.genotype for whole in results] == genotypes
+    for whole in results:
         net = profiled.lower(whole.genotype)
         assert whole.timing.median_ms == pytest.approx(device.network(net))
         assert whole.timing.n_repeats == 10
@@ -75,20 +73,20 @@ def test_each_network_gets_its_own_latency_and_features(
     assert all(plans == table.plans() for _, plans in worker.networks)
 
 
-def test_work_of_networks_is_that_of_all_images(
+def test_work_counts_all_images_of_batch(
     tiny: SearchSpace, task: Signature, tmp_path: Path
 ) -> None:
     def macs_m(batch: int) -> list[float]:
         batched = subject(tiny, task, replace(CPU, batch=batch))
         lowered = batched.graphs(batched.sample(4, 0))
         table = Device().table(tmp_path / f"{batch}", distinct_ops(lowered.values()))
-        found = measure_networks(table, lowered, pool(FakeWorker()), NullProgress())
-        return [whole.macs_m for whole in found]
+        results = measure_networks(table, lowered, pool(FakeWorker()), NullProgress())
+        return [whole.macs_m for whole in results]
 
     assert macs_m(8) == pytest.approx([8 * macs for macs in macs_m(1)])
 
 
-def test_further_passes_are_only_for_networks_whose_passes_differ(
+def test_networks_with_different_passes_are_timed_again(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     chosen = {genotype: profiled.lower(genotype) for genotype in profiled.sample(6, 0)}
@@ -109,26 +107,24 @@ def test_further_passes_are_only_for_networks_whose_passes_differ(
     assert timings[0].high_ms == pytest.approx(1.02 * 1.02)  # of both passes
 
 
-def test_network_that_cannot_be_measured_is_an_error(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_unmeasurable_network_is_an_error(table: LatencyTable, profiled: ProfiledSpace) -> None:
     chosen = {genotype: profiled.lower(genotype) for genotype in profiled.sample(3, 0)}
     with pytest.raises(CompileError, match="crashed"):
         time_networks(table, chosen, pool(FakeWorker(), CompileError("crashed"), 2), NullProgress())
 
 
 @pytest.mark.parametrize("after", [1, 7, 12])
-def test_networks_measured_before_an_interruption_are_not_measured_again(
+def test_resumed_profile_keeps_measured_networks(
     table: LatencyTable, profiled: ProfiledSpace, after: int
 ) -> None:
     genotypes, worker = profiled.sample(10, 0), FakeWorker()
     interrupted = pool(worker, KeyboardInterrupt(), after)
     with pytest.raises(KeyboardInterrupt):
         measure_networks(table, profiled.graphs(genotypes), interrupted, NullProgress())
-    kept = load_table(table.path)
-    assert len(kept.networks) == min(after, 10)
-    wholes = measure_networks(kept, profiled.graphs(genotypes), pool(worker), NullProgress())
-    assert len(worker.networks) == 20  # two passes each, in both runs together
+    loaded = load_table(table.path)
+    assert len(loaded.networks) == min(after, 10)
+    wholes = measure_networks(loaded, profiled.graphs(genotypes), pool(worker), NullProgress())
+    assert len(worker.networks) == 20  # two passes each in total
     assert [whole.measured.n_passes for whole in wholes] == [2] * 10
     again = measure_networks(
         load_table(table.path), profiled.graphs(genotypes), pool(worker), NullProgress()
@@ -139,9 +135,7 @@ def test_networks_measured_before_an_interruption_are_not_measured_again(
     )
 
 
-def test_network_that_became_another_is_measured_again(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_changed_network_is_measured_again(table: LatencyTable, profiled: ProfiledSpace) -> None:
     (genotype,), worker = profiled.sample(1, 0), FakeWorker()
     measure_networks(table, profiled.graphs([genotype]), pool(worker), NullProgress())
     changed = ProfiledSpace(
@@ -154,9 +148,7 @@ def test_network_that_became_another_is_measured_again(
     ]
 
 
-def test_profile_of_a_device_predicts_its_new_networks(
-    table: LatencyTable, profiled: ProfiledSpace
-) -> None:
+def test_profile_predicts_new_networks(table: LatencyTable, profiled: ProfiledSpace) -> None:
     device = Device(scale=1.25, operator_ms=0.0002, noise=0.01)
     worker = FakeWorker(device)
     wholes = measure_networks(
@@ -168,13 +160,13 @@ def test_profile_of_a_device_predicts_its_new_networks(
     for genotype in profiled.sample(40, 7):
         net = profiled.lower(genotype)
         assert model.latency(net, "tiny").value == pytest.approx(quiet.network(net), rel=0.02)
-    found = table.calibration["tiny"]["error"]
-    assert found["n"] == 15
-    assert found["table"]["mape"] < 0.02 < found["macs"]["mape"]
-    assert found["table"]["spearman"] > 0.98
+    result = table.calibration["tiny"]["error"]
+    assert result["n"] == 15
+    assert result["table"]["mape"] < 0.02 < result["macs"]["mape"]
+    assert result["table"]["spearman"] > 0.98
 
 
-def test_error_is_what_it_says() -> None:
+def test_prediction_error_matches_hand_computation() -> None:
     calibration = Calibration(2.0, 0.0, 0.0, 0.1, 8, 19)
     features = [
         LatencyFeatures(ms, 5, 10.0) for ms in (1.0, 2.0, 3.0, 4.0)
@@ -185,26 +177,26 @@ def test_error_is_what_it_says() -> None:
         MeasuredNetwork(genotype, known, m, RepeatedMeasurement(t), "")
         for known, m, t in zip(features, (10.0, 20.0, 30.0, 40.0), measured, strict=True)
     ]
-    found = prediction_error(calibration, wholes, [calibration.predict(each) for each in features])
+    result = prediction_error(calibration, wholes, [calibration.predict(each) for each in features])
     ratios = [2 / 2, 4 / 4.16, 6 / 5.6, 8 / 10]
     errors = [ratio - 1 for ratio in ratios]
-    assert found["n"] == 4
-    assert found["drifted"] == 1
-    assert found["table"]["mape"] == pytest.approx(sum(map(abs, errors)) / 4)
-    assert found["table"]["bias"] == pytest.approx(sum(errors) / 4)
-    assert found["table"]["within_5"] == 0.5
-    assert found["table"]["within_10"] == 0.75
-    assert found["table"]["spearman"] == found["table"]["kendall"] == pytest.approx(1.0)
-    assert found["table"]["coverage"] == 0.75  # 8 +- 10 % does not hold 10
-    assert found["table"]["interval"] == 0.1
+    assert result["n"] == 4
+    assert result["drifted"] == 1
+    assert result["table"]["mape"] == pytest.approx(sum(map(abs, errors)) / 4)
+    assert result["table"]["bias"] == pytest.approx(sum(errors) / 4)
+    assert result["table"]["within_5"] == 0.5
+    assert result["table"]["within_10"] == 0.75
+    assert result["table"]["spearman"] == result["table"]["kendall"] == pytest.approx(1.0)
+    assert result["table"]["coverage"] == 0.75  # 8 +- 10 % does not hold 10
+    assert result["table"]["interval"] == 0.1
     # MACs are 5 times the prediction; the fairest line makes the sum of squared errors smallest.
     factor = sum(ratios) / sum(ratio**2 for ratio in ratios)
     by_macs = [factor * ratio - 1 for ratio in ratios]
-    assert found["macs"]["mape"] == pytest.approx(sum(map(abs, by_macs)) / 4)
-    assert "coverage" not in found["macs"]
+    assert result["macs"]["mape"] == pytest.approx(sum(map(abs, by_macs)) / 4)
+    assert "coverage" not in result["macs"]
 
 
-def test_held_out_networks_decide_nothing(table: LatencyTable) -> None:
+def test_held_out_networks_do_not_affect_calibration(table: LatencyTable) -> None:
     wholes = _wholes(37)
     first = calibrate_table(table, wholes, COUNTS, "s")
     spoilt = wholes
@@ -215,7 +207,7 @@ def test_held_out_networks_decide_nothing(table: LatencyTable) -> None:
     assert table.calibration["s"]["error"]["drifted"] == 10
 
 
-def test_networks_of_the_interval_decide_the_interval_alone(table: LatencyTable) -> None:
+def test_interval_networks_affect_only_interval(table: LatencyTable) -> None:
     wholes = _wholes(37)
     first = calibrate_table(table, wholes, COUNTS, "s")
     spoilt = _with(wholes, 8, 3 * wholes[8].timing.median_ms)  # the first after those that fit
@@ -226,7 +218,7 @@ def test_networks_of_the_interval_decide_the_interval_alone(table: LatencyTable)
     assert third.scale != first.scale
 
 
-def test_table_keeps_every_network_with_its_role(table: LatencyTable) -> None:
+def test_table_keeps_networks_with_roles(table: LatencyTable) -> None:
     calibrate_table(table, _wholes(37, 5, space="other"), COUNTS, "other")
     for seed in range(2):  # the second profile replaces the first one
         wholes = _wholes(37, seed)
@@ -240,11 +232,11 @@ def test_table_keeps_every_network_with_its_role(table: LatencyTable) -> None:
         assert json.loads(row["genotype"]) == whole.genotype.to_dict()
         assert float(row["measured_ms"]) == pytest.approx(whole.timing.median_ms)
         value, low, high = calibration.predict(whole.features)
-        found = [float(row[f"predicted_ms{end}"]) for end in ("", "_low", "_high")]
-        assert found == pytest.approx([value, low, high], rel=1e-6)
+        result = [float(row[f"predicted_ms{end}"]) for end in ("", "_low", "_high")]
+        assert result == pytest.approx([value, low, high], rel=1e-6)
     assert set(loaded.calibration) == {"other", "s"}
     assert Calibration(**loaded.calibration["s"]["coefficients"]) == calibration
-    # A profile of fewer networks: the others stay, but judge nothing any more.
+    # A profile of fewer networks: the others stay, without a role.
     calibrate_table(loaded, wholes[:32], NetworksConfig(fit=8, interval=19, held_out=10), "s")
     roles = [row["role"] for row in load_table(table.path).networks]
     assert roles == [

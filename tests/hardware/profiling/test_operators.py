@@ -30,9 +30,7 @@ def table(tmp_path: Path) -> LatencyTable:
     return LatencyTable(tmp_path / "t")
 
 
-def test_each_operator_gets_its_own_latency_and_plan(
-    table: LatencyTable, ops: tuple[OpSpec, ...]
-) -> None:
+def test_operators_have_latency_and_plan(table: LatencyTable, ops: tuple[OpSpec, ...]) -> None:
     worker = FakeWorker()
     assert measure_operators(table, ops, pool(worker), EFFORT, NullProgress()) == {}
     assert sorted(map(str, worker.tuned)) == sorted(map(str, ops))
@@ -54,7 +52,7 @@ def test_second_profile_measures_nothing(table: LatencyTable, ops: tuple[OpSpec,
     assert (table.path / "operators.csv").read_bytes() == before
 
 
-def test_only_what_is_new_or_was_transferred_is_measured(
+def test_only_new_and_transferred_operators_are_measured(
     table: LatencyTable, ops: tuple[OpSpec, ...]
 ) -> None:
     known, transferred, new = ops[:30], ops[30:40], ops[40:]
@@ -70,37 +68,37 @@ def test_only_what_is_new_or_was_transferred_is_measured(
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), DeviceError("unplugged"), RuntimeError("a mistake")]
 )
-def test_what_was_measured_before_an_interruption_is_kept(
+def test_interrupted_profile_keeps_measured_operators(
     table: LatencyTable, ops: tuple[OpSpec, ...], error: BaseException, after: int
 ) -> None:
     with pytest.raises(type(error)):
         measure_operators(table, ops, pool(FakeWorker(), error, after), EFFORT, NullProgress())
-    kept = load_table(table.path) if after else table  # an empty table is not written
+    loaded = load_table(table.path) if after else table  # an empty table is not written
     assert table.path.exists() is bool(after)
-    assert len(kept.entries) == after
-    known, worker = {*kept.entries}, FakeWorker()
-    measure_operators(kept, ops, pool(worker), EFFORT, NullProgress())
+    assert len(loaded.entries) == after
+    known, worker = {*loaded.entries}, FakeWorker()
+    measure_operators(loaded, ops, pool(worker), EFFORT, NullProgress())
     assert set(worker.tuned) == {*ops} - known
-    assert {entry.n_passes for entry in kept.entries.values()} == {2}  # none has fewer passes
+    assert {entry.n_passes for entry in loaded.entries.values()} == {2}  # none has fewer passes
 
 
-def test_interruption_in_a_later_pass_loses_no_operator(
+def test_interruption_in_later_pass_keeps_operators(
     table: LatencyTable, ops: tuple[OpSpec, ...]
 ) -> None:
     interrupted = pool(FakeWorker(), KeyboardInterrupt(), len(ops) + 3)
     with pytest.raises(KeyboardInterrupt):
         measure_operators(table, ops, interrupted, EFFORT, NullProgress())
-    kept = load_table(table.path)
-    assert kept.missing(ops) == []
-    assert sorted({entry.n_passes for entry in kept.entries.values()}) == [1, 2]
+    loaded = load_table(table.path)
+    assert loaded.missing(ops) == []
+    assert sorted({entry.n_passes for entry in loaded.entries.values()}) == [1, 2]
     worker = FakeWorker()
-    measure_operators(kept, ops, pool(worker), EFFORT, NullProgress())
+    measure_operators(loaded, ops, pool(worker), EFFORT, NullProgress())
     assert worker.tuned == []
-    assert {entry.n_passes for entry in kept.entries.values()} == {2}
+    assert {entry.n_passes for entry in loaded.entries.values()} == {2}
     assert len(worker.timed) == len(ops) - 30
 
 
-def test_refused_operators_are_told_and_the_others_measured(
+def test_refused_operators_are_reported_and_others_measured(
     table: LatencyTable, ops: tuple[OpSpec, ...]
 ) -> None:
     worker = FakeWorker(refuses=ops[3:5])
@@ -118,10 +116,10 @@ def test_refused_operators_are_told_and_the_others_measured(
         ([timing(1.0, drifted=True), timing(1.3), timing(1.29)], 3, 1.29),
         ([timing(1.0, drifted=True), timing(1.3), timing(1.2), timing(1.21)], 4, 1.2),
         ([timing(1.0, drifted=True)] * 3 + [timing(1.3)] * 2, 5, 1.3),
-        ([timing(1.0 - 0.1 * i) for i in range(6)], 6, 0.5),  # never: what there is counts
+        ([timing(1.0 - 0.1 * i) for i in range(6)], 6, 0.5),  # never confirmed: all passes count
     ],
 )
-def test_passes_go_on_until_two_confirm_the_fastest(
+def test_passes_repeat_until_two_confirm_the_fastest(
     table: LatencyTable,
     ops: tuple[OpSpec, ...],
     passes: list[Timing],
@@ -136,13 +134,13 @@ def test_passes_go_on_until_two_confirm_the_fastest(
     assert all(worker.timed.count(op) == 2 for op in ops[1:20])
 
 
-def test_disturbed_operator_is_timed_again_by_the_next_profile(
+def test_disturbed_operator_is_timed_again_in_next_profile(
     table: LatencyTable, ops: tuple[OpSpec, ...]
 ) -> None:
     disturbed, quiet = ops[:2]
     drifting = [timing(1.0, drifted=True) for _ in range(7)]
     worker = FakeWorker(script={disturbed: drifting})
-    for n in (6, 7):  # as often as it may be; then once more each time
+    for n in (6, 7):  # the maximum first; then once per profile
         measure_operators(table, [disturbed, quiet], pool(worker), EFFORT, NullProgress())
         assert worker.timed.count(disturbed) == table.entries[disturbed].n_passes == n
         assert table.entries[disturbed].timing.drifted
@@ -152,7 +150,7 @@ def test_disturbed_operator_is_timed_again_by_the_next_profile(
     assert worker.tuned.count(disturbed) == 1
 
 
-def test_passes_together_are_the_quiet_ones() -> None:
+def test_combined_passes_ignore_drifted_ones() -> None:
     quiet, slow = Timing(1.0, 0.9, 1.1, 5), Timing(1.5, 1.4, 1.6, 7)
     drifted = Timing(0.8, 0.5, 3.0, 9, True)
     assert combine_passes([slow, drifted, quiet]) == Timing(1.0, 0.9, 1.6, 12)

@@ -38,8 +38,8 @@ TARGETS = [
 ]
 
 
-class Opened:
-    """A worker of one target; latencies are those of its runtime, dtype and batch."""
+class FakeTargetWorker:
+    """A worker of one target; its latencies depend on runtime, dtype and batch."""
 
     def __init__(self, target: Target, refuses: str = ""):
         self.target, self.closed = target, False
@@ -68,7 +68,7 @@ class Opened:
     def close(self) -> None:
         self.closed = True
 
-    def __enter__(self) -> "Opened":
+    def __enter__(self) -> "FakeTargetWorker":
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -76,13 +76,13 @@ class Opened:
 
 
 @pytest.fixture
-def opened() -> list[Opened]:
+def opened() -> list[FakeTargetWorker]:
     return []
 
 
-def _open(opened: list[Opened], **refuses: str) -> Callable[[Target], Worker]:
+def _open(opened: list[FakeTargetWorker], **refuses: str) -> Callable[[Target], Worker]:
     def open_worker(target: Target) -> Worker:
-        opened.append(Opened(target, refuses.get(f"{target.runtime}_{target.dtype}", "")))
+        opened.append(FakeTargetWorker(target, refuses.get(f"{target.runtime}_{target.dtype}", "")))
         return cast(Worker, opened[-1])
 
     return open_worker
@@ -94,69 +94,74 @@ def lowered(tiny: SearchSpace, task: Signature) -> list[Graph]:
     return [subject(tiny, task, target).lower(g) for g in (tiny.smallest(), tiny.largest())]
 
 
-def test_sweet_spot_is_the_smallest_batch_with_nearly_the_highest_throughput() -> None:
-    found = [
+def test_recommended_batch_is_smallest_near_optimum() -> None:
+    results = [
         BatchThroughput(size, size / rate * 1e3) for size, rate in ((1, 500), (4, 960), (16, 1000))
     ]
-    assert [round(batch.images_per_s) for batch in found] == [500, 960, 1000]
-    assert recommended_batch(found).size == 4
-    assert recommended_batch(found[::-1]).size == 4
+    assert [round(batch.images_per_s) for batch in results] == [500, 960, 1000]
+    assert recommended_batch(results).size == 4
+    assert recommended_batch(results[::-1]).size == 4
     assert (
         recommended_batch([BatchThroughput(1, 1.0), BatchThroughput(2, 2.0)]).size == 1
     )  # no gain at all
     assert recommended_batch([BatchThroughput(1, 1.0), BatchThroughput(8, 1.0)]).size == 8
 
 
-def test_each_batch_size_is_tuned_and_timed_for_itself(
-    lowered: list[Graph], opened: list[Opened]
+def test_each_batch_size_is_tuned_and_timed(
+    lowered: list[Graph], opened: list[FakeTargetWorker]
 ) -> None:
-    found = time_batch_sizes(lowered[0], CPU, _open(opened), NullProgress())
-    assert [batch.size for batch in found] == list(throughput.BATCHES)
+    results = time_batch_sizes(lowered[0], CPU, _open(opened), NullProgress())
+    assert [batch.size for batch in results] == list(throughput.BATCHES)
     assert [worker.target.batch for worker in opened] == list(throughput.BATCHES)
     n = len({node.op for node in fused_graph(lowered[0], CPU)})
     assert all(len(worker.tuned) == n and worker.closed for worker in opened)
-    per_image = found[0].latency_ms
-    assert [b.latency_ms for b in found] == pytest.approx([b.size * per_image for b in found])
+    per_image = results[0].latency_ms
+    assert [b.latency_ms for b in results] == pytest.approx([b.size * per_image for b in results])
 
 
-def test_runtimes_take_turns_and_the_median_counts(
-    lowered: list[Graph], opened: list[Opened]
+def test_runtimes_are_interleaved_with_median(
+    lowered: list[Graph], opened: list[FakeTargetWorker]
 ) -> None:
-    found = compare_runtimes(lowered, TARGETS, _open(opened), NullProgress())
-    assert list(found) == ["tvm float32", "onnxruntime float32", "onnxruntime int8"]
+    result = compare_runtimes(lowered, TARGETS, _open(opened), NullProgress())
+    assert list(result) == ["tvm float32", "onnxruntime float32", "onnxruntime int8"]
     assert [w.target for w in opened] == TARGETS
     assert all(worker.closed for worker in opened)
     for worker in opened:
         assert len(worker.tuned) == len(set(worker.tuned))  # once, not in every turn
-    tvm, ort, int8 = found.values()
+    tvm, ort, int8 = result.values()
     assert ort == [2 * ms for ms in tvm]
     assert all(a >= b for a, b in zip(int8, ort, strict=True))  # sums are not fused
-    assert max(tvm) < 40  # the disturbed turn is not in it
+    assert max(tvm) < 40  # without the disturbed turn
 
 
 @pytest.mark.parametrize("when", ["tune", "later"])
-def test_runtime_that_refuses_is_left_out(
-    lowered: list[Graph], opened: list[Opened], when: str
+def test_refusing_runtime_is_excluded(
+    lowered: list[Graph], opened: list[FakeTargetWorker], when: str
 ) -> None:
-    found = compare_runtimes(lowered, TARGETS, _open(opened, onnxruntime_int8=when), NullProgress())
-    assert list(found) == ["tvm float32", "onnxruntime float32"]
-    assert all(len(values) == len(lowered) for values in found.values())
+    result = compare_runtimes(
+        lowered, TARGETS, _open(opened, onnxruntime_int8=when), NullProgress()
+    )
+    assert list(result) == ["tvm float32", "onnxruntime float32"]
+    assert all(len(values) == len(lowered) for values in result.values())
     assert all(worker.closed for worker in opened)
 
 
 @pytest.fixture
-def told(
-    tiny: SearchSpace, task: Signature, opened: list[Opened], monkeypatch: pytest.MonkeyPatch
+def messages_for(
+    tiny: SearchSpace,
+    task: Signature,
+    opened: list[FakeTargetWorker],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[float], list[str]]:
-    """Return what says the lines of networks that choose how they run, by the latency of one."""
+    """Return a function from a latency to the messages for networks with run choices."""
     device = replace(target("cpu"), runtime="onnxruntime", batches=[4, 8], thread_counts=[2, 3])
     several = annotations.with_run_choices(tiny, device.running)
     parts = Networks(device, several, {tiny.name: families.get(tiny.family)}, task)
     config = ProfileConfig(target=device, dataset=DatasetConfig("digits"))
     genotypes = [several.sample(random.Random(i)) for i in range(3)]
 
-    def open_worker(target: Target, *_: object) -> Opened:
-        opened.append(Opened(target))
+    def open_worker(target: Target, *_: object) -> FakeTargetWorker:
+        opened.append(FakeTargetWorker(target))
         return opened[-1]
 
     def lines(ms: float) -> list[str]:
@@ -171,10 +176,10 @@ def told(
     return lines
 
 
-def test_batch_sizes_and_runtimes_are_not_those_that_a_network_chose(
-    told: Callable[[float], list[str]], opened: list[Opened]
+def test_batch_sizes_and_runtimes_ignore_run_choices(
+    messages_for: Callable[[float], list[str]], opened: list[FakeTargetWorker]
 ) -> None:
-    singles, sizes, runtimes = told(50.0)
+    singles, sizes, runtimes = messages_for(50.0)
     assert "over 400 single inferences" in singles
     assert "1: " in sizes
     per_image = [part.split()[-1] for part in sizes.partition(". Recommended")[0].split(", ")]
@@ -187,26 +192,26 @@ def test_batch_sizes_and_runtimes_are_not_those_that_a_network_chose(
     assert {op.threads for worker in others for op in worker.tuned} == {0}
 
 
-def test_what_cannot_be_told_beside_a_table_is_a_line(
-    told: Callable[[float], list[str]], monkeypatch: pytest.MonkeyPatch
+def test_failed_comparisons_are_reported(
+    messages_for: Callable[[float], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(self: Opened, *arguments: object) -> Timing:
+    def refused(self: FakeTargetWorker, *arguments: object) -> Timing:
         raise CompileError("no answer")
 
-    monkeypatch.setattr(Opened, "time_network", refused)
-    singles, sizes, runtimes = told(1e-3)
+    monkeypatch.setattr(FakeTargetWorker, "time_network", refused)
+    singles, sizes, runtimes = messages_for(1e-3)
     assert "over 2000 single inferences" in singles
     assert sizes == "Batch sizes: no answer"
     assert "cannot run a network" in runtimes
 
 
-def test_workers_are_closed_after_a_mistake(
-    lowered: list[Graph], opened: list[Opened], monkeypatch: pytest.MonkeyPatch
+def test_workers_are_closed_after_interrupt(
+    lowered: list[Graph], opened: list[FakeTargetWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: Opened, lowered: Graph, plans: Mapping[OpSpec, str]) -> Timing:
+    def interrupted(self: FakeTargetWorker, lowered: Graph, plans: Mapping[OpSpec, str]) -> Timing:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Opened, "time_network", interrupted)
+    monkeypatch.setattr(FakeTargetWorker, "time_network", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compare_runtimes(lowered, TARGETS, _open(opened), NullProgress())
     assert len(opened) == 3

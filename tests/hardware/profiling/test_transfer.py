@@ -23,7 +23,7 @@ def profiled(small: SearchSpace, task: Signature) -> ProfiledSpace:
 
 @pytest.fixture(scope="module")
 def new(profiled: ProfiledSpace) -> list[Graph]:
-    """Networks that no test fits on."""
+    """Networks that are not used for fits."""
     return [profiled.lower(genotype) for genotype in profiled.sample(150, 1000)]
 
 
@@ -64,7 +64,7 @@ def test_groups(kind: str, kernel: int, groups: int, expected: str) -> None:
     ],
     ids=["depthwise is slow", "all is slow", "depthwise is fast", "the same, noisy"],
 )
-def test_few_networks_put_all_others_in_order(
+def test_transfer_from_few_networks_ranks_others(
     profiled: ProfiledSpace,
     new: list[Graph],
     reference: dict[OpSpec, float],
@@ -72,47 +72,47 @@ def test_few_networks_put_all_others_in_order(
     n: int,
 ) -> None:
     sampled = [profiled.lower(genotype) for genotype in profiled.sample(n, n)]
-    found = table_transfer.fit_transfer(
+    result = table_transfer.fit_transfer(
         sampled, [device.network(net) for net in sampled], reference
     )
     quiet = Device(device.factors, operator_ms=device.operator_ms)
-    predicted = [found.network_ms(net, reference) for net in new]
+    predicted = [result.network_ms(net, reference) for net in new]
     agreed = agreement(predicted, [quiet.network(net) for net in new])
     assert agreed["spearman"] > 0.98
     assert agreed["mape"] < device.noise
 
 
 @pytest.mark.parametrize("n", [10, 50])
-def test_factors_are_those_of_the_device(
+def test_factors_match_device(
     profiled: ProfiledSpace, reference: dict[OpSpec, float], n: int
 ) -> None:
     device = Device(SLOW_DEPTHWISE, operator_ms=0.003)
     sampled = [profiled.lower(genotype) for genotype in profiled.sample(n, 3)]
-    found = table_transfer.fit_transfer(
+    result = table_transfer.fit_transfer(
         sampled, [device.network(net) for net in sampled], reference
     )
-    assert found.factors["depthwise"] == pytest.approx(3.0, rel=0.05)
-    assert found.factors["pointwise"] == pytest.approx(1.0, rel=0.1)
-    assert found.operator_ms == pytest.approx(0.003, rel=0.1)
-    assert set(found.factors) == set(table_transfer.GROUPS)
+    assert result.factors["depthwise"] == pytest.approx(3.0, rel=0.05)
+    assert result.factors["pointwise"] == pytest.approx(1.0, rel=0.1)
+    assert result.operator_ms == pytest.approx(0.003, rel=0.1)
+    assert set(result.factors) == set(table_transfer.GROUPS)
 
 
 @pytest.mark.parametrize("n", [10, 30, 50])
-def test_groups_of_which_samples_say_little_stay_near_the_others(
+def test_factors_of_rare_groups_stay_near_others(
     profiled: ProfiledSpace, reference: dict[OpSpec, float], n: int
 ) -> None:
-    """The stem, the pooling and the sums take a thousandth of the time."""
+    """The stem, pooling and sums take a thousandth of the time."""
     for seed in range(6):
         device = Device({**dict.fromkeys(table_transfer.GROUPS, 4.0)}, 1.0, 0.001, 0.03)
         device.rng = random.Random(seed)
         sampled = [profiled.lower(genotype) for genotype in profiled.sample(n, seed)]
-        found = table_transfer.fit_transfer(
+        result = table_transfer.fit_transfer(
             sampled, [device.network(net) for net in sampled], reference
         )
-        assert all(0.5 < factor < 9 for factor in found.factors.values()), found.factors
+        assert all(0.5 < factor < 9 for factor in result.factors.values()), result.factors
 
 
-def test_left_out_networks_are_not_in_their_own_fit(
+def test_leave_one_out_excludes_network_from_fit(
     profiled: ProfiledSpace, reference: dict[OpSpec, float]
 ) -> None:
     device = Device(SLOW_DEPTHWISE, operator_ms=0.003)
@@ -124,10 +124,10 @@ def test_left_out_networks_are_not_in_their_own_fit(
     assert table_transfer.leave_one_out(sampled, spoilt, reference)[4] == honest[4]
 
 
-def _filled(
+def _transfer(
     device: Device, profiled: ProfiledSpace, ops: tuple[OpSpec, ...], path: Path, n: int
 ) -> tuple[LatencyTable, dict[str, float]]:
-    """Transfer to a device of which some networks, and their operators alone, were measured."""
+    """Transfer to a device with measurements of some networks and their operators."""
     sampled = [profiled.lower(genotype) for genotype in profiled.sample(n, 1)]
     table = device.table(path / "new", distinct_ops(sampled))
     source = REFERENCE.table(path / "reference" / "tvm", ops)
@@ -138,7 +138,7 @@ def _filled(
 
 @pytest.mark.parametrize("scale", [1.0, 1.4])
 @pytest.mark.parametrize("n", [30, 50])
-def test_filled_table_predicts_new_networks_as_well_as_it_says(
+def test_transferred_table_has_reported_accuracy(
     profiled: ProfiledSpace,
     new: list[Graph],
     ops: tuple[OpSpec, ...],
@@ -147,7 +147,7 @@ def test_filled_table_predicts_new_networks_as_well_as_it_says(
     scale: float,
 ) -> None:
     device = Device(SLOW_DEPTHWISE, scale=scale, operator_ms=0.003, noise=0.02)
-    table, report = _filled(device, profiled, ops, tmp_path, n)
+    table, report = _transfer(device, profiled, ops, tmp_path, n)
     table.save()
     model = TableCostModel(load_table(table.path), CPU, profiled.lower, [profiled.space.name], "")
     known = [net for net in new if not set(distinct_ops([net])) - set(table.entries)]
@@ -166,18 +166,18 @@ def test_filled_table_predicts_new_networks_as_well_as_it_says(
     assert sum(inside) / len(inside) > 0.9
 
 
-def test_only_operators_that_were_not_measured_are_transferred(
+def test_only_unmeasured_operators_are_transferred(
     profiled: ProfiledSpace, ops: tuple[OpSpec, ...], tmp_path: Path
 ) -> None:
     device = Device(SLOW_DEPTHWISE, operator_ms=0.003)
-    table, _ = _filled(device, profiled, ops, tmp_path, 10)
+    table, _ = _transfer(device, profiled, ops, tmp_path, 10)
     assert set(ops) <= set(table.entries)
-    own = table.plans()
-    assert 0 < len(own) < len(ops)
+    measured = table.plans()
+    assert 0 < len(measured) < len(ops)
     for op, entry in table.entries.items():
-        assert (entry.plan == TRANSFERRED) is (op not in own)
-        rel = 1e-9 if op in own else 0.15
-        if op in own or table_transfer.group(op) in ("pointwise", "depthwise"):
+        assert (entry.plan == TRANSFERRED) is (op not in measured)
+        rel = 1e-9 if op in measured else 0.15
+        if op in measured or table_transfer.group(op) in ("pointwise", "depthwise"):
             assert entry.timing.median_ms == pytest.approx(device.operator(op), rel=rel)
         assert entry.timing.low_ms <= entry.timing.median_ms <= entry.timing.high_ms
     assert table.calibration[profiled.space.name]["transfer"]["from"] == "reference"
@@ -186,22 +186,22 @@ def test_only_operators_that_were_not_measured_are_transferred(
 def test_second_transfer_replaces_the_first(
     profiled: ProfiledSpace, ops: tuple[OpSpec, ...], tmp_path: Path
 ) -> None:
-    twice, _ = _filled(Device(operator_ms=0.003), profiled, ops, tmp_path, 10)
+    twice, _ = _transfer(Device(operator_ms=0.003), profiled, ops, tmp_path, 10)
     slower = Device({name: 2.0 for name in table_transfer.GROUPS}, operator_ms=0.003)
     sampled = [profiled.lower(genotype) for genotype in profiled.sample(10, 1)]
     twice.entries |= slower.table(tmp_path, distinct_ops(sampled)).entries
     source = REFERENCE.table(tmp_path / "reference" / "tvm", ops)
     times = [slower.network(net) for net in sampled]
     table_transfer.fill_from_source(twice, source, sampled, times, [profiled.space.name])
-    once, _ = _filled(slower, profiled, ops, tmp_path, 10)
+    once, _ = _transfer(slower, profiled, ops, tmp_path, 10)
     assert twice.entries == once.entries
     assert twice.calibration == once.calibration
 
 
-def test_tables_that_know_no_network_whole_say_how_much_longer_operators_take_in_one(
+def test_scale_is_estimated_without_complete_networks(
     profiled: ProfiledSpace, ops: tuple[OpSpec, ...], tmp_path: Path
 ) -> None:
-    """As where another space was profiled before."""
+    """For example if another space was profiled before."""
     device = Device(SLOW_DEPTHWISE, scale=1.4, operator_ms=0.003)
     sampled = [profiled.lower(genotype) for genotype in profiled.sample(10, 1)]
     known = distinct_ops(sampled)[::2]

@@ -1,4 +1,4 @@
-"""An emulated Raspberry Pi, which runs functions of cross-compiled libraries."""
+"""An emulated Raspberry Pi that runs functions of cross-compiled libraries."""
 
 import shutil
 import subprocess
@@ -48,7 +48,7 @@ def emulate(
     ]
 
 
-#: Calls a function of a library as TVM's runtime does, on tensors in files, which it writes again.
+#: Calls a function of a library like TVM's runtime, on tensors in files, and writes them back.
 DRIVER = r"""
 #include <dlfcn.h>
 #include <stdio.h>

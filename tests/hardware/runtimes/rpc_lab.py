@@ -1,4 +1,4 @@
-"""Real trackers and servers of TVM's RPC on loopback, to be killed and frozen."""
+"""Real trackers and servers of TVM's RPC on loopback, for tests of failures."""
 
 import importlib.util
 import os
@@ -58,7 +58,7 @@ def free_port() -> int:
 
 
 class Process:
-    """A process with its children, which are signalled together."""
+    """A process group that receives signals together."""
 
     def __init__(self, module: str, *arguments: str):
         self.alive = True
@@ -70,7 +70,7 @@ class Process:
         )
 
     def is_measuring(self) -> bool:
-        """Whether one of its processes computes all the time."""
+        """Return whether one of its processes is running continuously."""
         for _ in range(5):
             if "R" not in self._states():
                 return False
@@ -133,7 +133,7 @@ class Lab:
         return started
 
     def free(self, key: str = KEY) -> int:
-        """Return how many servers wait for a client."""
+        """Return the number of servers that wait for a client."""
         from tvm.rpc import base
 
         from hwnas.hardware.backends.tvm import remote as tracker
@@ -145,15 +145,15 @@ class Lab:
         return 0  # it is not up yet
 
     def measuring(self) -> Process:
-        """Return a server that is in the middle of a measurement; wait for one."""
-        found: list[Process] = []
+        """Wait for a server that is measuring and return it."""
+        result: list[Process] = []
 
         def look() -> bool:
-            found[:] = [s for s in self.servers if s.alive and s.is_measuring()]
-            return bool(found)
+            result[:] = [s for s in self.servers if s.alive and s.is_measuring()]
+            return bool(result)
 
         until(look)
-        return found[0]
+        return result[0]
 
     @property
     def n_alive(self) -> int:

@@ -1,4 +1,4 @@
-"""What is compiled for another CPU is right: checked under an emulator, where there is one."""
+"""Cross-compiled operators, checked under an emulator if installed."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ RASPI4 = target("raspi4")
 
 @pytest.fixture(scope="module")
 def cross(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[tuple[int, ...]]]:
-    """The convolution as a library for the Raspberry Pi, its name and the shapes it works on."""
+    """The convolution as a library for the Raspberry Pi, its name and buffer shapes."""
     from hwnas.hardware.backends.tvm import linker
     from hwnas.hardware.backends.tvm.compiler import Compiler
 
@@ -31,7 +31,7 @@ def cross(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[tup
 
 
 @needs_cross_compiler
-def test_a_library_for_the_raspberry_pi(cross: tuple[Path, str, list[tuple[int, ...]]]) -> None:
+def test_library_is_for_raspberry_pi(cross: tuple[Path, str, list[tuple[int, ...]]]) -> None:
     path, name, _ = cross
     head = path.read_bytes()[:20]
     assert head[:5] == b"\x7fELF\x02"  # 64 bits
@@ -42,7 +42,7 @@ def test_a_library_for_the_raspberry_pi(cross: tuple[Path, str, list[tuple[int, 
 @pytest.mark.slow
 @needs_cross_compiler
 @needs_emulator
-def test_the_library_computes_the_same_under_qemu(
+def test_library_matches_torch_under_qemu(
     cross: tuple[Path, str, list[tuple[int, ...]]], tmp_path: Path
 ) -> None:
     from hwnas.hardware.backends.tvm.layout import pack

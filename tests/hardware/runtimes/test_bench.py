@@ -24,18 +24,18 @@ MS = 1e-3
 
 @dataclass
 class FakeEngine:
-    """An engine that knows of each plan how long a run takes, or that it does not compile."""
+    """An engine with a given duration for each plan, or None if it does not compile."""
 
     seconds: Mapping[str, float | None]
     slowdown: float = 1.0
     uncounted: int = 0
-    asked: list[tuple[OpSpec, int]] = field(default_factory=list)
+    requested: list[tuple[OpSpec, int]] = field(default_factory=list)
     compiled: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     runs: dict[str, int] = field(default_factory=dict)
 
     def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
-        self.asked.append((op, limit))
+        self.requested.append((op, limit))
         return [*self.seconds][:limit] if op == OP else ["sentinel"]
 
     def operator(self, op: OpSpec, plan: str) -> Timer:
@@ -88,14 +88,14 @@ def _bench(engine: FakeEngine) -> DeviceBench:
     return bench
 
 
-def test_fastest_plan_is_kept_and_the_others_are_forgotten() -> None:
+def test_fastest_plan_is_chosen_and_others_released() -> None:
     engine = FakeEngine({"a": 3e-6, "b": 1e-6, "c": 2e-6})
     assert _bench(engine).tune(OP, 3) == "b"
     assert sorted(engine.forgotten) == ["a", "c"]
-    assert engine.asked[-1] == (OP, 3)
+    assert engine.requested[-1] == (OP, 3)
 
 
-def test_no_more_plans_are_tried_than_allowed() -> None:
+def test_number_of_tried_plans_is_limited() -> None:
     engine = FakeEngine({"a": 3e-6, "b": 2e-6, "c": 1e-6})
     assert _bench(engine).tune(OP, 2) == "b"
     assert engine.compiled == ["a", "b"]
@@ -107,31 +107,31 @@ def test_plan_that_does_not_compile_is_skipped(failing: list[str]) -> None:
     assert _bench(engine).tune(OP, 3) == min({*"abc"} - {*failing})
 
 
-def test_operator_without_any_plan_that_compiles_is_refused() -> None:
+def test_operator_without_compiling_plan_is_refused() -> None:
     with pytest.raises(CompileError, match="cannot compile"):
         _bench(FakeEngine({"a": None, "b": None})).tune(OP, 2)
 
 
-def test_only_plan_is_not_even_compiled() -> None:
+def test_single_plan_is_not_compiled() -> None:
     engine = FakeEngine({"a": None})
     assert _bench(engine).tune(OP, 5) == "a"
     assert engine.compiled == []
 
 
-def test_hopeless_plan_is_cut_short() -> None:
+def test_slow_plan_is_stopped_early() -> None:
     engine = FakeEngine({"fast": 1e-6, "hopeless": 4e-6, "slow": 2e-6})
     assert _bench(engine).tune(OP, 3) == "fast"
     assert engine.runs["hopeless"] == 4
     assert engine.runs["slow"] > 1000
 
 
-def test_plan_that_takes_seconds_is_run_a_few_times_only() -> None:
+def test_plan_of_seconds_has_few_runs() -> None:
     engine = FakeEngine({"slow": 5.0, "slower": 6.0})
     assert _bench(engine).tune(OP, 2) == "slow"
     assert max(engine.runs["slow"], engine.runs["slower"]) <= 7
 
 
-def test_operators_are_timed_in_order_between_two_looks_at_the_machine() -> None:
+def test_operators_are_timed_between_sentinel_readings() -> None:
     engine = FakeEngine({"a": 2 * MS, "b": 5 * MS})
     bench = _bench(engine)
     before = len(bench.sentinel_ms())
@@ -141,7 +141,7 @@ def test_operators_are_timed_in_order_between_two_looks_at_the_machine() -> None
     assert not any(timing.drifted for timing in timings)
 
 
-def test_network_is_compiled_once_however_often_it_is_timed() -> None:
+def test_repeated_timing_compiles_network_once() -> None:
     engine = FakeEngine({"a": 2 * MS})
     bench = _bench(engine)
     engine.slowdown = 2
@@ -151,12 +151,12 @@ def test_network_is_compiled_once_however_often_it_is_timed() -> None:
     assert engine.compiled == ["network"]
 
 
-def test_percentiles_are_those_of_the_network() -> None:
-    found = _bench(FakeEngine({"a": 2 * MS})).percentiles(Graph.of(NETWORK), {OP: "a"}, 20)
-    assert found == {f"p{p}_ms": pytest.approx(2) for p in (50, 90, 99)}
+def test_percentiles_match_network() -> None:
+    result = _bench(FakeEngine({"a": 2 * MS})).percentiles(Graph.of(NETWORK), {OP: "a"}, 20)
+    assert result == {f"p{p}_ms": pytest.approx(2) for p in (50, 90, 99)}
 
 
-def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
+def test_exported_network_is_evaluated_from_files(tmp_path: Path) -> None:
     bench = _bench(FakeEngine({"a": 1 * MS, "b": 2 * MS}))
     files = bench.export(Graph.of(NETWORK), {OP: "b"}, {})
     (tmp_path / "network.bin").write_bytes(files[".bin"])
@@ -169,7 +169,7 @@ def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
     assert judged.p99 is None
 
 
-def test_p99_and_latency_are_of_the_same_runs(tmp_path: Path) -> None:
+def test_p99_and_latency_have_same_runs(tmp_path: Path) -> None:
     engine = FakeEngine({"a": 2 * MS})
     bench = DeviceBench(engine, CONFIG, "float32", p99_limit_s=60.0)
     (tmp_path / "network.bin").write_text("a")
@@ -184,7 +184,7 @@ def test_p99_and_latency_are_of_the_same_runs(tmp_path: Path) -> None:
     ).timing.drifted
 
 
-def test_tail_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
+def test_p99_beyond_time_limit_is_omitted(tmp_path: Path) -> None:
     engine = FakeEngine({"a": 0.1}, uncounted=1)
     bench = DeviceBench(engine, CONFIG, "float32", p99_limit_s=60.0)
     (tmp_path / "network.bin").write_text("a")
@@ -194,25 +194,25 @@ def test_tail_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
     assert engine.runs["a"] < 20
 
 
-def test_energy_is_shared_by_all_inferences_that_a_timer_runs(
+def test_energy_counts_all_inferences_of_timer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = FakeEngine({"a": 1 * MS}, uncounted=1)
-    asked = list[dict[str, int]]()
-    monkeypatch.setattr(bench_module, "measure_energy", lambda *_, **said: asked.append(said))
+    calls = list[dict[str, int]]()
+    monkeypatch.setattr(bench_module, "measure_energy", lambda *_, **options: calls.append(options))
     bench = DeviceBench(engine, CONFIG, "float32", cast(EnergyMeter, object()))
     (tmp_path / "network.bin").write_text("a")
     bench.evaluate({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
-    assert asked == [{"uncounted": 1}]
+    assert calls == [{"uncounted": 1}]
 
 
-def test_networks_and_their_files_are_timed_in_turns(tmp_path: Path) -> None:
+def test_networks_and_files_are_interleaved(tmp_path: Path) -> None:
     bench = _bench(FakeEngine({"a": 2 * MS, "b": 4 * MS, "": 3 * MS}))
     files = []
     for plan in ("a", "b"):
         files.append({".bin": tmp_path / plan})
         files[-1][".bin"].write_text(plan)
-    found = bench.interleaved(*files)
-    assert (found.first.median_ms, found.second.median_ms) == pytest.approx((2.0, 4.0))
-    assert found.ratio.value == pytest.approx(0.5)
+    result = bench.interleaved(*files)
+    assert (result.first.median_ms, result.second.median_ms) == pytest.approx((2.0, 4.0))
+    assert result.ratio.value == pytest.approx(0.5)
     assert bench.interleaved_networks(Graph.of(NETWORK), Graph.of(NETWORK)).ratio.value == 1.0

@@ -1,4 +1,4 @@
-"""Every operator in int8, and every schedule of it, computes what its real values say."""
+"""Int8 operators and all their schedules, compared with real-valued results."""
 
 import itertools
 import platform
@@ -42,7 +42,7 @@ pytestmark = needs_rpc
 
 INT8 = replace(HOST, dtype="int8")
 FLAGS = machine.describe()["flags"]
-#: By the instruction that multiplies: as LLVM names a CPU that has it, and a flag of those here.
+#: By multiply instruction: an LLVM name of a CPU with it, and its CPU flag.
 CPUS = {
     "avx512vnni": ("cascadelake", "avx512_vnni"),
     "avx512bw": ("skylake-avx512", "avx512bw"),
@@ -63,7 +63,7 @@ def _here(feature: str) -> Compiler:
 
 @pytest.fixture(scope="module")
 def best() -> Target:
-    """Return a target of the best that this CPU has."""
+    """Return a target with the best multiply instruction of this CPU."""
     feature = next((name for name, (_, flag) in CPUS.items() if flag in FLAGS), None)
     if feature is None:
         pytest.skip("this CPU multiplies no bytes")
@@ -107,9 +107,9 @@ OPERATORS = tuple(
 
 
 def _quantised(op: OpSpec) -> tuple[QuantisedOp, list[QuantisationScale], list[Any], Any]:
-    """Return an operator with weights and scales, int8 inputs ``(N, C, H, W)``, and what is right.
+    """Return an operator with weights and scales, int8 inputs ``(N, C, H, W)`` and expected values.
 
-    What is right is in units of what is written, before it is rounded.
+    The expected values are in units of the output scale, before rounding.
     """
     examples, _ = reference.example(op)
     rng = np.random.default_rng(0)
@@ -139,12 +139,12 @@ def _quantised(op: OpSpec) -> tuple[QuantisedOp, list[QuantisationScale], list[A
     if op.base == "max_pool2d":
         out = sources[0]
     node = Node("operator", op, ("a", "b")[: len(inputs)])
-    found = QuantisedOp(node, weights, out, inner=None)
-    return found, sources, inputs, expected / out.scale + out.zero_point
+    result = QuantisedOp(node, weights, out, inner=None)
+    return result, sources, inputs, expected / out.scale + out.zero_point
 
 
 def _memory(x: Any, found: Buffer) -> NDArray[Any]:
-    """Return int8 values ``(N, C, H, W)`` as they lie in memory, with junk in padded channels."""
+    """Return int8 values ``(N, C, H, W)`` in memory layout, with junk in padded channels."""
     n, c, h, w = x.shape
     memory = np.full((n, h, w, found.shape[-1]), 77, found.dtype)
     shift = 128 if found.dtype == "uint8" else 0
@@ -153,12 +153,12 @@ def _memory(x: Any, found: Buffer) -> NDArray[Any]:
 
 
 def _arguments(compiler: Compiler, op: OpSpec) -> tuple[list[NDArray[Any]], Any]:
-    """Return what a function takes, and what is right, in units of what it writes."""
+    """Return the arguments of a function, and expected values in units of the output scale."""
     kernels = compiler._kernels
     assert isinstance(kernels, Bytes)
     quantised, sources, inputs, expected = _quantised(op)
     reads, _, writes = kernels.buffers(op)
-    arrays = [_memory(x, found) for x, found in zip(inputs, reads, strict=True)]
+    arrays = [_memory(x, result) for x, result in zip(inputs, reads, strict=True)]
     arrays += int8_layout.pack(quantised, sources, compiler.cpu.lanes, kernels.dot)
     arrays.append(np.zeros(writes.shape, writes.dtype))
     assert [(a.shape, a.dtype.name) for a in arrays] == [
@@ -168,13 +168,13 @@ def _arguments(compiler: Compiler, op: OpSpec) -> tuple[list[NDArray[Any]], Any]
 
 
 def _check(op: OpSpec, written: NDArray[Any], expected: Any) -> None:
-    """Fail if a result is not the nearest integer, but where halves are nearly hit."""
+    """Check that results are the nearest integers, except close to halves."""
     c, h, w = op.out_shape
     shift = 128 if written.dtype == np.uint8 else 0
-    found = written.reshape(op.batch, h, w, -1)[..., :c].astype(int) - shift
+    result = written.reshape(op.batch, h, w, -1)[..., :c].astype(int) - shift
     right = np.clip(np.moveaxis(expected, 1, -1), -128, 127)
-    assert np.ptp(right) > 50, "the example says little"
-    assert np.abs(found - right).max() < 0.5 + 1e-3
+    assert np.ptp(right) > 50, "the example has little variation"
+    assert np.abs(result - right).max() < 0.5 + 1e-3
 
 
 def _run(compiler: Compiler, op: OpSpec, plan: Plan) -> None:
@@ -188,7 +188,7 @@ def _run(compiler: Compiler, op: OpSpec, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("op", few_of([*OPERATORS[::2], *OPERATORS[1::2]], 14), ids=str)
-def test_operator_computes_what_its_real_values_say(compiler: Compiler, op: OpSpec) -> None:
+def test_operator_matches_real_values(compiler: Compiler, op: OpSpec) -> None:
     (plan,) = compiler.plans(op, 1)
     _run(compiler, op, plan)
 
@@ -196,7 +196,7 @@ def test_operator_computes_what_its_real_values_say(compiler: Compiler, op: OpSp
 @pytest.mark.slow
 @pytest.mark.parametrize("feature", CPUS)
 @pytest.mark.parametrize("op", [op for op in OPERATORS if op.weight_shape][::4], ids=str)
-def test_every_instruction_multiplies_exactly(feature: str, op: OpSpec) -> None:
+def test_all_instructions_multiply_exactly(feature: str, op: OpSpec) -> None:
     compiler = _here(feature)
     (plan,) = compiler.plans(op, 1)
     _run(compiler, op, plan)
@@ -205,7 +205,7 @@ def test_every_instruction_multiplies_exactly(feature: str, op: OpSpec) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["weights", "image"])
 @pytest.mark.parametrize("op", [OPERATORS[2], OPERATORS[7], OPERATORS[8]], ids=str)
-def test_every_schedule_computes_the_same(compiler: Compiler, op: OpSpec, order: str) -> None:
+def test_all_schedules_are_equal(compiler: Compiler, op: OpSpec, order: str) -> None:
     borders = ["row", "whole"] if op.padding else ["none"]
     for (rows, columns), vectors, border in itertools.product([(1, 1), (1, 3)], [1, 3], borders):
         n_vectors = -(-op.out_shape[0] // compiler.cpu.lanes)
@@ -215,7 +215,7 @@ def test_every_schedule_computes_the_same(compiler: Compiler, op: OpSpec, order:
 
 
 def test_plans_keep_zeros_in_memory(compiler: Compiler) -> None:
-    """A dot product reads bytes as they lie there."""
+    """A dot product reads padded bytes, too."""
     dense, depthwise = OPERATORS[2], OPERATORS[10]
     borders = {plan.tile.border for plan in compiler.plans(dense, 100) if plan.tile}
     assert borders == {"row", "whole"}
@@ -223,7 +223,7 @@ def test_plans_keep_zeros_in_memory(compiler: Compiler) -> None:
 
 
 @pytest.mark.parametrize("feature", CPUS)
-def test_products_of_the_largest_bytes_do_not_saturate(feature: str) -> None:
+def test_products_of_largest_bytes_do_not_saturate(feature: str) -> None:
     compiler = _here(feature)
     op = replace(_op("conv2d", 64, 16, (1, 1)), dtype="int8")
     kernels = compiler._kernels
@@ -258,8 +258,8 @@ def test_operators_run_on_two_threads(best: Target) -> None:
             _run(threaded, op, plan)
 
 
-def test_network_with_sums_answers_as_its_onnx_file(best: Target, tmp_path: Path) -> None:
-    """What is fused skips a rounding: answers differ by a few steps of their scale."""
+def test_network_with_sums_matches_onnx_file(best: Target, tmp_path: Path) -> None:
+    """Fused operators skip a rounding: outputs differ by a few steps."""
     torch.manual_seed(0)
     where, signature = spaces.load_space(spaces.find("resnet_small")), Signature(1, 10)
     family, genotype = families.get(where.family), where.smallest()
@@ -278,22 +278,22 @@ def test_network_with_sums_answers_as_its_onnx_file(best: Target, tmp_path: Path
     for suffix, content in engine.export(fused, plans, int8).items():
         paths[suffix] = tmp_path / f"model{suffix}"
         paths[suffix].write_bytes(content)
-    found = engine.open(paths).session.run(images.numpy())
+    result = engine.open(paths).session.run(images.numpy())
     expected = onnx_files.int8_session(int8).run(images.numpy())
     step = int8.ops[-1].out.scale
     assert np.ptp(expected) > 50 * step
-    assert np.abs(found - expected).max() <= 8 * step
-    assert np.abs(found - expected).mean() <= 1.5 * step
+    assert np.abs(result - expected).max() <= 8 * step
+    assert np.abs(result - expected).mean() <= 1.5 * step
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v2", "cortex-a72"])
-def test_cpu_that_multiplies_no_bytes_is_refused_by_name(mcpu: str) -> None:
+def test_cpu_without_int8_dot_product_is_refused(mcpu: str) -> None:
     facts = TvmSettings(mcpu=mcpu, mtriple="aarch64-linux-gnu" if "cortex" in mcpu else "")
     with pytest.raises(ConfigError, match=f"'{mcpu}' has no int8 dot product: none of avx512vnni"):
         Compiler(with_settings(INT8, facts))
 
 
-def test_operators_that_are_not_there_are_refused(compiler: Compiler) -> None:
+def test_unsupported_operators_are_refused(compiler: Compiler) -> None:
     shape = (8, 4, 4)
     for op in (
         OpSpec("layernorm", shape, shape),
@@ -308,11 +308,11 @@ def test_operators_that_are_not_there_are_refused(compiler: Compiler) -> None:
 @needs_cross_compiler
 @needs_emulator
 @pytest.mark.parametrize("op", [OPERATORS[2], OPERATORS[4], OPERATORS[11]], ids=str)
-def test_arm_computes_the_same_under_qemu(op: OpSpec, tmp_path: Path) -> None:
+def test_arm_operators_match_under_qemu(op: OpSpec, tmp_path: Path) -> None:
     compiler = Compiler(with_settings(ARM, PI5))
     arrays, expected = _arguments(compiler, op)
     compiled = compiler.compile(op, compiler.plans(op, 1)[0])
     path = tmp_path / "operator.so"
     path.write_bytes(linker.shared_library(linker.object_files(compiled.library), CROSS))
-    found = emulate(path, compiled.name, arrays, tmp_path, cpu="max")
-    _check(op, found[-1], expected)
+    result = emulate(path, compiled.name, arrays, tmp_path, cpu="max")
+    _check(op, result[-1], expected)

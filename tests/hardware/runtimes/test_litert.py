@@ -35,7 +35,7 @@ def test_damaged_file_is_a_compile_error() -> None:
         open_tflite({".tflite": b"not a flatbuffer"})
 
 
-def test_loading_says_nothing_on_stderr(
+def test_loading_prints_nothing_on_stderr(
     tiny: SearchSpace, task: Signature, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, _, network = quantised(tiny, tiny.smallest(), task)

@@ -96,9 +96,7 @@ class TestInt8(SessionContract):
         return 1.001 * network.ops[-1].out.scale
 
 
-def test_int8_outputs_are_close_to_the_network_that_was_quantised(
-    small: SearchSpace, task: Signature
-) -> None:
+def test_int8_outputs_are_close_to_float_outputs(small: SearchSpace, task: Signature) -> None:
     network, lowered, int8 = quantised(small, small.largest(), task)
     images = torch.randn(32, *lowered[0].op.in_shape)
     with torch.no_grad():
@@ -109,7 +107,7 @@ def test_int8_outputs_are_close_to_the_network_that_was_quantised(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_int8_operator_is_fused(
+def test_int8_operators_are_fused(
     small: SearchSpace, task: Signature, seed: int, tmp_path: Path
 ) -> None:
     genotype = small.sample(random.Random(seed)) if seed else small.largest()
@@ -128,7 +126,7 @@ def test_every_int8_operator_is_fused(
 
 
 @pytest.mark.parametrize("n_images", [0, 1, 3, 4, 7])
-def test_any_number_of_images_is_run_by_a_model_of_any_batch(
+def test_model_of_any_batch_runs_any_number_of_images(
     small: SearchSpace, task: Signature, n_images: int
 ) -> None:
     lowered, model = model_of(small, task)
@@ -147,7 +145,7 @@ def test_images_of_another_shape_are_refused(small: SearchSpace, task: Signature
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x0b"])
-def test_what_is_no_model_is_refused_in_one_line(
+def test_invalid_model_is_refused_in_one_line(
     content: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for load in (OrtSession, lambda model: timer(model, 1), lambda model: node_times(model, 1, 10)):
@@ -157,7 +155,7 @@ def test_what_is_no_model_is_refused_in_one_line(
     assert capfd.readouterr().err == ""
 
 
-def test_model_that_hwnas_did_not_write_is_refused(small: SearchSpace, task: Signature) -> None:
+def test_foreign_model_is_refused(small: SearchSpace, task: Signature) -> None:
     _, model = model_of(small, task)
     foreign = onnx.load_from_string(model)
     del foreign.metadata_props[:]
@@ -175,7 +173,7 @@ def test_more_runs_take_longer(small: SearchSpace, task: Signature) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_times_of_operators_have_their_names_and_are_together_those_of_the_network(
+def test_operator_times_sum_up_to_network_time(
     small: SearchSpace, task: Signature, dtype: str
 ) -> None:
     if dtype == "int8":
@@ -194,9 +192,7 @@ def test_times_of_operators_have_their_names_and_are_together_those_of_the_netwo
     assert times[LAYOUT] < 0.5 * whole_ms
 
 
-def test_sum_that_onnxruntime_fuses_has_no_time_of_its_own(
-    small: SearchSpace, task: Signature
-) -> None:
+def test_fused_sum_has_no_time(small: SearchSpace, task: Signature) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
     times = node_times(write_fp32(lowered, random_weights(lowered, 0)), 1, 20)
     assert all(times[node.name] == 0 for node in lowered if node.op.base == "add")
@@ -213,7 +209,7 @@ def test_profile_leaves_no_file(
     assert [*tmp_path.rglob("*")] == [tmp_path / "tmp"]
 
 
-def test_profile_that_is_cut_off_is_refused(
+def test_truncated_profile_is_refused(
     small: SearchSpace, task: Signature, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, model = model_of(small, task)
@@ -246,7 +242,7 @@ FLOAT_OPERATORS = (
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_every_operator_can_be_timed_between_others(dtype: str) -> None:
+def test_operators_can_be_timed_in_context(dtype: str) -> None:
     tested = [*OPERATORS, *FLOAT_OPERATORS] if dtype == "float32" else [*OPERATORS]
     ops = [replace(op, dtype=dtype) for op in tested]
     times = operator_times(ops, 1, 30)
@@ -265,7 +261,7 @@ def test_larger_operator_takes_longer() -> None:
     assert statistics.median(times[large]) > 3 * statistics.median(times[small])
 
 
-def test_operator_is_timed_without_what_is_around_it() -> None:
+def test_operator_time_excludes_context() -> None:
     op = OpSpec("add", (2, 2, 2), (2, 2, 2), dtype="float32")
     model = random_model(in_context(op))
     run = timer(model, 1)

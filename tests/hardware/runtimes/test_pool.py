@@ -14,7 +14,7 @@ from tests.hardware.runtimes.rpc_lab import HOST, QUICK
 
 
 class FakeWorker:
-    """A worker whose device is there or not, as a test says."""
+    """A worker with a device that a test can disconnect."""
 
     there = True
     made: list["FakeWorker"]
@@ -53,7 +53,7 @@ def _pool(timeout_s: float = 20.0, n_devices: int = 2, tracker: str = "there:1")
 
 
 def _count(device: list[int], fails: int) -> Callable[[Worker], int]:
-    """Return a task whose device leaves a few times."""
+    """Return a task whose device fails a few times."""
 
     def task(worker: Worker) -> int:
         device.append(id(worker))
@@ -64,7 +64,7 @@ def _count(device: list[int], fails: int) -> Callable[[Worker], int]:
     return task
 
 
-def test_there_is_one_worker_on_this_machine(fake: type[FakeWorker]) -> None:
+def test_local_pool_has_one_worker(fake: type[FakeWorker]) -> None:
     with _pool(n_devices=4, tracker=""):
         assert len(fake.made) == 1
 
@@ -75,27 +75,27 @@ def test_every_task_has_one_result(fake: type[FakeWorker]) -> None:
 
     tasks: list[Callable[[Worker], int]] = [lambda worker, i=i: i * i for i in range(50)]  # type: ignore[misc]
     with _pool() as pool:
-        found = dict(pool.run([*tasks, refuse]))
-    assert isinstance(found.pop(50), CompileError)
-    assert found == {i: i * i for i in range(50)}
+        result = dict(pool.run([*tasks, refuse]))
+    assert isinstance(result.pop(50), CompileError)
+    assert result == {i: i * i for i in range(50)}
 
 
-def test_a_task_is_tried_again_on_a_device_that_answers(fake: type[FakeWorker]) -> None:
+def test_task_is_retried_on_available_device(fake: type[FakeWorker]) -> None:
     with _pool() as pool:
         assert pool.do(_count([], fails=2)) == 3
     assert sum(worker.n_starts for worker in fake.made) == 3  # a fresh session after each failure
 
 
-def test_a_task_that_takes_devices_down_is_given_up(fake: type[FakeWorker]) -> None:
+def test_task_that_crashes_devices_is_abandoned(fake: type[FakeWorker]) -> None:
     attempts: list[int] = []
     with _pool() as pool:
-        found = dict(pool.run([_count(attempts, fails=99), lambda worker: 7]))
-    assert isinstance(found[0], DeviceCrashError)
-    assert found[1] == 7
+        result = dict(pool.run([_count(attempts, fails=99), lambda worker: 7]))
+    assert isinstance(result[0], DeviceCrashError)
+    assert result[1] == 7
     assert len(attempts) == 3
 
 
-def test_a_task_that_fails_late_is_given_up(fake: type[FakeWorker]) -> None:
+def test_task_that_fails_late_is_abandoned(fake: type[FakeWorker]) -> None:
     attempts: list[int] = []
 
     def slow(worker: Worker) -> int:
@@ -107,34 +107,34 @@ def test_a_task_that_fails_late_is_given_up(fake: type[FakeWorker]) -> None:
     assert len(attempts) == 2
 
 
-def test_a_mistake_in_a_task_is_raised(fake: type[FakeWorker]) -> None:
+def test_other_errors_of_task_are_raised(fake: type[FakeWorker]) -> None:
     with _pool() as pool, pytest.raises(ZeroDivisionError):
         list(pool.run([lambda worker: 1 // 0]))
 
 
-def test_without_any_device_all_tasks_end_together(fake: type[FakeWorker]) -> None:
+def test_without_devices_all_tasks_fail_after_timeout(fake: type[FakeWorker]) -> None:
     fake.there = False
     start = time.monotonic()
     with _pool(timeout_s=0.5) as pool:
-        found = list(pool.run([lambda worker: 1] * 20))
+        results = list(pool.run([lambda worker: 1] * 20))
     assert 0.5 <= time.monotonic() - start < 2.0
-    assert [str(result) for _, result in found] == ["nobody"] * 20
+    assert [str(result) for _, result in results] == ["nobody"] * 20
 
 
-def test_a_device_that_comes_back_is_used_again(fake: type[FakeWorker]) -> None:
+def test_returning_device_is_used_again(fake: type[FakeWorker]) -> None:
     fake.there = False
     with _pool(timeout_s=20.0) as pool:
         threading.Timer(0.3, lambda: setattr(fake, "there", True)).start()
         assert pool.do(lambda worker: 1) == 1
 
 
-def test_one_task_after_another_takes_one_device(fake: type[FakeWorker]) -> None:
+def test_sequential_tasks_use_one_device(fake: type[FakeWorker]) -> None:
     with _pool(n_devices=3) as pool:
         assert [pool.do(lambda worker: id(worker)) for _ in range(5)]
     assert sum(worker.n_starts for worker in fake.made) == 1
 
 
-def test_close_ends_what_is_under_way(fake: type[FakeWorker]) -> None:
+def test_close_stops_running_tasks(fake: type[FakeWorker]) -> None:
     def hang(worker: Any) -> None:
         worker.killed.wait(30)
         raise CompileError("killed")
@@ -142,12 +142,12 @@ def test_close_ends_what_is_under_way(fake: type[FakeWorker]) -> None:
     with _pool() as pool:
         threading.Timer(0.3, pool.close).start()
         start = time.monotonic()
-        found = list(pool.run([hang] * 5))
+        results = list(pool.run([hang] * 5))
         assert time.monotonic() - start < 3.0
-    assert [str(result) for _, result in found] == ["The workers were stopped."] * 5
+    assert [str(result) for _, result in results] == ["The workers were stopped."] * 5
 
 
-def test_tasks_that_nobody_waits_for_are_dropped(fake: type[FakeWorker]) -> None:
+def test_abandoned_tasks_are_dropped(fake: type[FakeWorker]) -> None:
     done: list[int] = []
 
     def count(worker: Worker) -> None:

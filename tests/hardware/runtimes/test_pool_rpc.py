@@ -1,4 +1,4 @@
-"""Pools with real trackers and servers, which are killed and frozen in the middle."""
+"""Pools with real trackers and servers that are killed and frozen during tasks."""
 
 import signal
 import subprocess
@@ -64,7 +64,7 @@ def _for_minutes(worker: Worker, n: int = 10**10) -> Timing:
 
 
 def _first(attempts: list[float], disturb: Callable[[], None]) -> Callable[[Worker], Timing]:
-    """Return a task that is disturbed in the middle when it is tried first."""
+    """Return a task that is disturbed in its first attempt."""
 
     def task(worker: Worker) -> Timing:
         attempts.append(time.monotonic())
@@ -76,7 +76,7 @@ def _first(attempts: list[float], disturb: Callable[[], None]) -> Callable[[Work
     return task
 
 
-def test_two_boards_work_at_the_same_time(lab: Lab) -> None:
+def test_two_boards_work_in_parallel(lab: Lab) -> None:
     both = threading.Barrier(2)
 
     def together(worker: Worker) -> int:
@@ -91,27 +91,27 @@ def test_two_boards_work_at_the_same_time(lab: Lab) -> None:
 
     with DevicePool(HOST, QUICK, lab.remote(n_devices=2), LIMIT_S) as pool:
         tasks: list[Callable[[Worker], Any]] = [together, together, _network]
-        found = dict(pool.run([*tasks, lambda worker: worker.tune(IMPOSSIBLE, 2)]))
+        computed = dict(pool.run([*tasks, lambda worker: worker.tune(IMPOSSIBLE, 2)]))
         assert RetryingPool(pool).tune(CONV, 1)
         ended = list(pool.run([unfinished, unfinished]))
-    assert found[0] != found[1]
-    assert isinstance(found[2], Timing)
-    assert isinstance(found[3], CompileError)
+    assert computed[0] != computed[1]
+    assert isinstance(computed[2], Timing)
+    assert isinstance(computed[3], CompileError)
     assert [str(result) for _, result in ended] == ["The workers were stopped."] * 2
-    # Servers outlive workers that are ended in the middle of many short calls.
+    # Servers survive workers that are stopped during short calls.
     until(lambda: lab.free() == 2, limit_s=10)
 
 
-def test_a_task_whose_board_freezes_goes_to_the_next(lab: Lab) -> None:
+def test_task_of_frozen_board_moves_to_next(lab: Lab) -> None:
     attempts: list[float] = []
     with DevicePool(HOST, QUICK, lab.remote(timeout_s=4.0), LIMIT_S) as pool:
-        found = dict(pool.run([_network, _first(attempts, lambda: lab.measuring().freeze())]))
-    assert all(isinstance(result, Timing) for result in found.values())
+        computed = dict(pool.run([_network, _first(attempts, lambda: lab.measuring().freeze())]))
+    assert all(isinstance(result, Timing) for result in computed.values())
     assert len(attempts) == 2
     assert 4.0 < attempts[1] - attempts[0] < 25.0  # and the start of a process
 
 
-def test_boards_that_are_killed_one_after_the_other(lab: Lab) -> None:
+def test_tasks_fail_after_all_boards_are_killed(lab: Lab) -> None:
     attempts: list[float] = []
 
     def fatal(worker: Worker) -> Timing:
@@ -123,12 +123,12 @@ def test_boards_that_are_killed_one_after_the_other(lab: Lab) -> None:
         order = []
         for index, result in pool.run([_network, killed, _network, fatal, *[_network] * 20]):
             order.append((index, result, time.monotonic()))
-    # What was measured is kept, and the task goes to the next board.
+    # Results are kept, and the task moves to the next board.
     assert [index for index, _, _ in order[:3]] == [0, 1, 2]
     assert all(isinstance(result, Timing) for _, result, _ in order[:3])
     assert len(attempts) == 2
     assert attempts[1] - attempts[0] < 20.0
-    # When that is gone too, all others end together.
+    # Without boards, all other tasks fail together.
     assert len(order) == 24
     assert all(isinstance(result, DeviceError) for _, result, _ in order[3:])
     assert "none registered" in str(order[-1][1])
@@ -151,7 +151,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_ends_everything(tmp_path: Any) -> None:
+def test_ctrl_c_stops_all_processes(tmp_path: Any) -> None:
     script = tmp_path / "script.py"
     script.write_text(INTERRUPTED)
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""TVM as an engine: networks linked, exported and opened; operators are tested elsewhere."""
+"""TVM as an engine: networks that are linked, exported and opened."""
 
 import itertools
 import json
@@ -73,7 +73,7 @@ def _chain(*ops: OpSpec, batch: int = 1) -> Graph:
 
 
 def _branching(batch: int) -> Graph:
-    """Return a network with every kind of operator, in which tensors live long."""
+    """Return a network with every kind of operator and long-lived tensors."""
     wide, small = (20, 6, 6), (20, 3, 3)
     named: dict[str, tuple[OpSpec, tuple[str, ...]]] = {
         "stem": (_op("conv2d+bn+relu", 3, 20, kernel=3), (INPUT,)),
@@ -124,14 +124,14 @@ class TestTvm(SessionContract):
         tmp_path: Path,
     ) -> tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         genotype, batch = request.param
-        found = spaces.load_space(spaces.find(genotype.space))
-        family = families.get(found.family)
+        result = spaces.load_space(spaces.find(genotype.space))
+        family = families.get(result.family)
         torch.manual_seed(0)
-        network = family.build(found, genotype, task)
-        size = family.resolution(found, genotype)
+        network = family.build(result, genotype, task)
+        size = family.resolution(result, genotype)
         recalibrate(network, torch.randn(32, task.in_channels, size, size))
         fold_batch_norm(network)
-        lowered = fuse(family.lower(found, genotype, task), "float32", batch)
+        lowered = fuse(family.lower(result, genotype, task), "float32", batch)
         assert any("add" in node.op.fused for node in lowered)
 
         def oracle(images: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -149,7 +149,7 @@ class TestTvm(SessionContract):
 
 @needs_linker
 @pytest.mark.parametrize("batch", few_of([3, 1], 1))
-def test_every_kind_of_operator_works_in_an_exported_network(
+def test_exported_network_supports_all_operators(
     engine: TvmEngine, batch: int, tmp_path: Path
 ) -> None:
     lowered = _branching(batch)
@@ -157,16 +157,16 @@ def test_every_kind_of_operator_works_in_an_exported_network(
     loaded = engine.open(_exported(engine, lowered, weights, tmp_path))
     images = _images(lowered, 4)
     expected = reference.network(lowered, weights, images)
-    found = loaded.session.run(images)
-    assert reference.relative_error(found[..., None, None], expected) < TOLERANCE
-    assert np.array_equal(loaded.session.run(images), found)
+    result = loaded.session.run(images)
+    assert reference.relative_error(result[..., None, None], expected) < TOLERANCE
+    assert np.array_equal(loaded.session.run(images), result)
     assert loaded.timer(3) > 0
     assert loaded.uncounted == 1  # what TVM runs before it times
-    assert np.array_equal(loaded.session.run(images), found)
+    assert np.array_equal(loaded.session.run(images), result)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_network_linked_in_this_process_computes_the_same(engine: TvmEngine, batch: int) -> None:
+def test_linked_network_matches_reference(engine: TvmEngine, batch: int) -> None:
     lowered = _branching(batch)
     weights = random_weights(lowered, 0)
     device, compiler = LocalDevice(1), engine._compiler
@@ -181,16 +181,14 @@ def test_network_linked_in_this_process_computes_the_same(engine: TvmEngine, bat
     arrays += [np.full(shape, np.nan, np.float32) for shape in shapes[2:]]
     tensors = [device.tensor(np.ascontiguousarray(array)) for array in arrays]
     device.call(device.load(linked.module), ENTRY, tensors)
-    found = device.array(tensors[2]).reshape(batch, layout.padded(7, lanes))[:, :7]
+    result = device.array(tensors[2]).reshape(batch, layout.padded(7, lanes))[:, :7]
     expected = reference.network(lowered, weights, images)
-    assert reference.relative_error(found[..., None, None], expected) < TOLERANCE
+    assert reference.relative_error(result[..., None, None], expected) < TOLERANCE
     assert engine.network(lowered, _plans(engine, lowered))(2) > 0
 
 
 @needs_linker
-def test_operator_that_occurs_twice_reads_its_own_weights(
-    engine: TvmEngine, tmp_path: Path
-) -> None:
+def test_repeated_operators_have_separate_weights(engine: TvmEngine, tmp_path: Path) -> None:
     conv, mean = _op("conv2d+bn+relu", 16, 16, kernel=3), OpSpec("mean", (16, 6, 6), (16, 1, 1))
     lowered = _chain(conv, conv, conv, mean)
     assert len({node.op for node in lowered}) == 2
@@ -206,7 +204,7 @@ def test_operator_that_occurs_twice_reads_its_own_weights(
 @pytest.mark.parametrize(
     "op", [OpSpec("mean", (5, 4, 4), (5, 1, 1)), OpSpec("add", (12, 1, 1), (12, 1, 1))], ids=str
 )
-def test_network_of_one_operator_without_weights(
+def test_single_operator_without_weights_runs(
     engine: TvmEngine, op: OpSpec, tmp_path: Path
 ) -> None:
     n_inputs = len(reference.shapes(op))
@@ -218,9 +216,7 @@ def test_network_of_one_operator_without_weights(
 
 
 @needs_linker
-def test_exporting_twice_gives_networks_that_work_side_by_side(
-    engine: TvmEngine, tmp_path: Path
-) -> None:
+def test_several_exported_networks_work_together(engine: TvmEngine, tmp_path: Path) -> None:
     ops = _op("conv2d+relu", 3, 16, kernel=3), OpSpec("mean", (16, 6, 6), (16, 1, 1))
     first, second = _chain(*ops), _chain(*ops, batch=2)
     sessions = []
@@ -259,11 +255,11 @@ def test_any_number_of_images_is_run_in_batches(
 ) -> None:
     session, lowered, weights = batched
     images = _images(lowered, n_images)
-    found = session.run(images)
-    assert found.shape == (n_images, 3)
+    result = session.run(images)
+    assert result.shape == (n_images, 3)
     if n_images:
         expected = reference.network(lowered, weights, images)
-        assert reference.relative_error(found[..., None, None], expected) < TOLERANCE
+        assert reference.relative_error(result[..., None, None], expected) < TOLERANCE
 
 
 @needs_linker
@@ -275,7 +271,7 @@ def test_images_of_another_shape_are_refused(
         batched[0].run(np.zeros((2, *shape), np.float32))
 
 
-def test_network_that_was_not_tuned_is_refused(engine: TvmEngine) -> None:
+def test_untuned_network_is_refused(engine: TvmEngine) -> None:
     lowered = _branching(1)
     plans = _plans(engine, Graph.of(lowered[:-2]))
     refused = pytest.raises(
@@ -287,7 +283,7 @@ def test_network_that_was_not_tuned_is_refused(engine: TvmEngine) -> None:
         engine.export(lowered, plans, {})
 
 
-def test_operator_is_timed_and_forgotten(engine: TvmEngine) -> None:
+def test_operator_is_timed_and_released(engine: TvmEngine) -> None:
     small, large = (
         replace(_op("conv2d+bn+relu", c, c, size=16, kernel=3), dtype="float32") for c in (4, 64)
     )
@@ -298,20 +294,20 @@ def test_operator_is_timed_and_forgotten(engine: TvmEngine) -> None:
         took[op] = min(timer(20) for _ in range(5))
         engine.forget(op, plan)
         engine.forget(op, plan)
-        assert timer(1) > 0  # what runs is not taken away
+        assert timer(1) > 0  # a timer in use stays valid
     assert took[large] > 3 * took[small] > 0
 
 
-def test_host_without_a_compiler_says_what_to_install(
+def test_error_for_missing_compiler_names_package(
     engine: TvmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lowered = _chain(_op("linear", 16, 16, size=1))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(
         ConfigError, match=r"'g\+\+' is not installed .* apt-get install g\+\+$"
-    ) as caught:
+    ) as error:
         engine.export(lowered, _plans(engine, lowered), random_weights(lowered, 0))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match=r"target.tvm.cc.* install g\+\+-aarch64-linux-gnu$"):
         find_compiler("aarch64-linux-gnu-g++")
     monkeypatch.setattr(shutil, "which", lambda name: name if name == "clang" else None)
@@ -326,10 +322,10 @@ def test_host_without_a_compiler_says_what_to_install(
         TvmSettings(mcpu="x86-64-v3", mtriple="aarch64-linux-gnu"),
     ],
 )
-def test_cpu_that_llvm_does_not_know_is_refused(wrong: TvmSettings) -> None:
-    with pytest.raises(ConfigError, match=r"target\.tvm") as caught:
+def test_unknown_cpu_is_refused(wrong: TvmSettings) -> None:
+    with pytest.raises(ConfigError, match=r"target\.tvm") as error:
         compiling.tvm_target(wrong, 1)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +337,7 @@ def test_cpu_that_llvm_does_not_know_is_refused(wrong: TvmSettings) -> None:
         (TvmSettings(mcpu="cortex-a72", mtriple="aarch64-linux-gnu"), 4, 32),
     ],
 )
-def test_vectors_of_a_cpu_are_asked_of_llvm(facts: TvmSettings, lanes: int, registers: int) -> None:
+def test_vector_width_is_queried_from_llvm(facts: TvmSettings, lanes: int, registers: int) -> None:
     cpu = compiling.cpu_facts(compiling.tvm_target(facts, 3), 3)
     assert (cpu.lanes, cpu.registers, cpu.threads) == (lanes, registers, 3)
 
@@ -353,7 +349,7 @@ def test_more_threads_than_cores_are_refused() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_this_process_keeps_its_cores(threads: int) -> None:
+def test_timing_keeps_affinity_of_process(threads: int) -> None:
     cores = os.sched_getaffinity(0)
     if threads > len(cores):
         pytest.skip(f"needs {threads} cores")
@@ -379,7 +375,7 @@ def _random_network(rng: random.Random) -> tuple[Graph, dict[str, int]]:
 
 
 @pytest.mark.parametrize("first_seed", range(0, 500, 100))
-def test_tensors_that_are_needed_at_the_same_time_do_not_overlap(first_seed: int) -> None:
+def test_simultaneous_tensors_do_not_overlap(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 100):
         _check_arena(*_random_network(random.Random(seed)))
 
@@ -389,7 +385,7 @@ def _check_arena(lowered: Graph, sizes: dict[str, int]) -> None:
     assert {*offsets} == {*sizes}
     needed = 0
     for step, node in enumerate(lowered):
-        # What this step reads or writes, and what was written and is read later.
+        # The tensors of this step, and those that are read later.
         later = {source for n in lowered[step:] for source in n.inputs}
         alive = ({n.name for n in lowered[:step]} & later | {node.name}) & {*sizes}
         used = sorted((offsets[name], offsets[name] + sizes[name]) for name in alive)
@@ -399,7 +395,7 @@ def _check_arena(lowered: Graph, sizes: dict[str, int]) -> None:
     assert all(0 <= offsets[name] <= size - sizes[name] for name in sizes)
 
 
-def test_memory_is_used_again() -> None:
+def test_memory_is_reused() -> None:
     lowered = _chain(*[_op("conv2d", 16, 16)] * 20)
     sizes = {node.name: 64 for node in lowered[:-1]}
     assert plan_arena(lowered, sizes)[1] == 2 * 64

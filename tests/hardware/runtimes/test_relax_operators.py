@@ -1,4 +1,4 @@
-"""Every operator and every schedule of it computes what torch computes."""
+"""Operators and all their schedules, compared with torch."""
 
 import itertools
 import platform
@@ -21,11 +21,11 @@ from tests.hardware.runtimes import torch_reference as reference
 from tests.hardware.runtimes.rpc_lab import HOST
 
 TOLERANCE = 2e-5
-JUNK = 0.5  # in padded channels of inputs, where an activation may have left something
+JUNK = 0.5  # in padded channels of inputs
 
 
 def _op(kind: str, c_in: int, c_out: int, size: tuple[int, int], **facts: int) -> OpSpec:
-    """Return an operator on images of a size; ``depthwise=1`` convolves each channel alone."""
+    """Return an operator on images of a size; ``depthwise=1`` is a depthwise convolution."""
     kernel, stride = facts.get("kernel", 1), facts.get("stride", 1)
     groups = c_in if facts.get("depthwise") else facts.get("heads", 1)
     op = OpSpec(kind, (c_in, *size), (c_out, *size), kernel, stride, groups, "float32")
@@ -45,15 +45,15 @@ CPUS = {
 def compilers() -> dict[str, Compiler]:
     """Return a compiler for each kind of CPU whose code runs here, and for two threads.
 
-    What is compiled for two threads also runs on one.
+    Code for two threads also runs on one.
     """
     LocalDevice(1)
-    found = {
+    result = {
         name: Compiler(with_settings(HOST, TvmSettings(mcpu=name)))
         for name, runs in CPUS.items()
         if runs
     }
-    return {**found, "threads": Compiler(replace(HOST, threads=2))}
+    return {**result, "threads": Compiler(replace(HOST, threads=2))}
 
 
 def _compiler(compilers: dict[str, Compiler], name: str) -> Compiler:
@@ -84,12 +84,12 @@ def _error(
     tensors = [device.tensor(array) for array in arrays]
     compiled = compiler.compile(op, plan)
     device.call(device.load(compiled.library), compiled.name, tensors)
-    found = device.array(tensors[-1])
-    assert np.isfinite(found).all()  # padded channels too: the next operator multiplies them
+    result = device.array(tensors[-1])
+    assert np.isfinite(result).all()  # padded channels too: the next operator multiplies them
     compiler.forget(op, plan)
     doubles = [[tensor.double() for tensor in tensors] for tensors in (inputs, parameters)]
     expected = reference.operator(op, *doubles).numpy()
-    return reference.relative_error(found[..., : op.out_shape[0]].transpose(0, 3, 1, 2), expected)
+    return reference.relative_error(result[..., : op.out_shape[0]].transpose(0, 3, 1, 2), expected)
 
 
 OPERATORS = (
@@ -125,12 +125,12 @@ OPERATORS = (
 )
 
 
-def test_every_kind_of_operator_is_tested() -> None:
+def test_all_operators_are_tested() -> None:
     assert {op.base for op in OPERATORS} == {*BASES}
 
 
 @pytest.mark.parametrize("op", few_of([*OPERATORS[::2], *OPERATORS[1::2]], 21), ids=str)
-def test_operator_computes_what_torch_computes(compilers: dict[str, Compiler], op: OpSpec) -> None:
+def test_operator_matches_torch(compilers: dict[str, Compiler], op: OpSpec) -> None:
     compiler = compilers["host"]
     junk = 0.0 if op.base == "layernorm" else JUNK
     (plan,) = compiler.plans(op, 1)
@@ -139,7 +139,7 @@ def test_operator_computes_what_torch_computes(compilers: dict[str, Compiler], o
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v2"])
-def test_operators_compute_the_same_on_cpus_with_shorter_vectors(
+def test_operators_match_torch_with_shorter_vectors(
     compilers: dict[str, Compiler], name: str
 ) -> None:
     compiler = _compiler(compilers, name)
@@ -153,7 +153,7 @@ def test_operators_compute_the_same_on_cpus_with_shorter_vectors(
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("kind", ["add", "conv2d"])
 @pytest.mark.parametrize("largest", few_of([4.0, 300.0], 1))
-def test_activation_is_right_everywhere(
+def test_activation_matches_torch_in_whole_range(
     compilers: dict[str, Compiler], name: str, kind: str, largest: float
 ) -> None:
     op = _op(f"{kind}+{name}", 16, 16, (16, 16))
@@ -164,7 +164,7 @@ def test_activation_is_right_everywhere(
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 100.0), (1e-3, 10.0)])
-def test_layernorm_of_values_far_from_zero(
+def test_layernorm_is_accurate_far_from_zero(
     compilers: dict[str, Compiler], scale: float, shift: float
 ) -> None:
     op = _op("layernorm", 64, 64, (5, 5))
@@ -194,8 +194,8 @@ PLANNED = (
 )
 
 
-def _wrong(compiler: Compiler, op: OpSpec) -> list[str]:
-    """Return the plans that compute something else."""
+def _inaccurate_plans(compiler: Compiler, op: OpSpec) -> list[str]:
+    """Return the plans whose outputs differ from torch."""
     junk = 0.0 if op.base == "layernorm" else JUNK
     inputs, _ = reference.example(op)
     plans = compiler.plans(op, 50)
@@ -206,21 +206,21 @@ def _wrong(compiler: Compiler, op: OpSpec) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", few_of([op for op in PLANNED if op.weight_shape], 1), ids=str)
-def test_every_plan_computes_the_same(compilers: dict[str, Compiler], op: OpSpec) -> None:
-    assert _wrong(compilers["host"], op) == []
+def test_all_plans_match_torch(compilers: dict[str, Compiler], op: OpSpec) -> None:
+    assert _inaccurate_plans(compilers["host"], op) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", [PLANNED[1], PLANNED[6]], ids=str)
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v2"])
-def test_every_plan_for_shorter_vectors_computes_the_same(
+def test_all_plans_for_shorter_vectors_match_torch(
     compilers: dict[str, Compiler], name: str, op: OpSpec
 ) -> None:
-    assert _wrong(_compiler(compilers, name), op) == []
+    assert _inaccurate_plans(_compiler(compilers, name), op) == []
 
 
 @pytest.mark.parametrize("op", PLANNED[3:], ids=str)
-def test_plans_for_threads_compute_the_same(compilers: dict[str, Compiler], op: OpSpec) -> None:
+def test_plans_for_threads_match_torch(compilers: dict[str, Compiler], op: OpSpec) -> None:
     compiler = compilers["threads"]
     plans = compiler.plans(op, 2)
     assert plans[0].parallel
@@ -233,7 +233,7 @@ def test_plans_for_threads_compute_the_same(compilers: dict[str, Compiler], op: 
 
 @pytest.mark.parametrize("name", ["host", "threads"])
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
-def test_no_more_plans_than_wanted_the_most_promising_first(
+def test_number_of_plans_is_limited_best_first(
     compilers: dict[str, Compiler], name: str, limit: int
 ) -> None:
     for op in PLANNED:
@@ -242,14 +242,14 @@ def test_no_more_plans_than_wanted_the_most_promising_first(
         assert 0 < len(plans) <= limit
 
 
-def test_tiles_keep_to_the_registers(compilers: dict[str, Compiler]) -> None:
+def test_tiles_fit_registers(compilers: dict[str, Compiler]) -> None:
     for compiler, op in itertools.product(compilers.values(), PLANNED):
         for plan in compiler.plans(op, 1000):
             if plan.tile is not None:
                 assert plan.tile.n_accumulators <= compiler.cpu.registers - 4
 
 
-def test_plan_is_read_from_its_text(compilers: dict[str, Compiler]) -> None:
+def test_plan_round_trips_through_text(compilers: dict[str, Compiler]) -> None:
     plans = [plan for op in PLANNED for plan in compilers["threads"].plans(op, 1000)]
     assert [Plan.parse(str(plan)) for plan in plans] == plans
     assert {plan.parallel for plan in plans} == {True, False}
@@ -270,7 +270,7 @@ def test_plan_is_read_from_its_text(compilers: dict[str, Compiler]) -> None:
         "1x1x1 image somewhere",
     ],
 )
-def test_text_that_is_no_plan_is_refused(text: str) -> None:
+def test_invalid_plan_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"unpack|literal|is no plan"):
         Plan.parse(text)
 
@@ -285,9 +285,9 @@ def test_text_that_is_no_plan_is_refused(text: str) -> None:
 def test_plan_of_another_operator_is_refused_in_one_line(
     compilers: dict[str, Compiler], op: OpSpec, plan: Plan
 ) -> None:
-    with pytest.raises(CompileError, match=f"TVM cannot compile .* with plan '{plan}': ") as caught:
+    with pytest.raises(CompileError, match=f"TVM cannot compile .* with plan '{plan}': ") as error:
         compilers["host"].compile(op, plan)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_plan_of_another_operator_is_refused_in_one_line(
         (_op("conv3d", 8, 8, (5, 5)), "No TVM operator for conv3d"),
     ],
 )
-def test_operator_that_there_is_not_is_refused(
+def test_unsupported_operator_is_refused(
     compilers: dict[str, Compiler], op: OpSpec, reason: str
 ) -> None:
     with pytest.raises(CompileError, match=reason):
@@ -308,7 +308,7 @@ def test_operator_that_there_is_not_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["mean+relu", "max_pool2d+relu", "layernorm+gelu", "conv2d+swish"])
-def test_what_would_be_dropped_is_refused(compilers: dict[str, Compiler], kind: str) -> None:
+def test_unsupported_fusion_is_refused(compilers: dict[str, Compiler], kind: str) -> None:
     op = OpSpec(kind, (8, 4, 4), (8, 4, 4), dtype="float32")
     (plan,) = compilers["host"].plans(op, 1)
     with pytest.raises(CompileError, match="cannot be fused"):

@@ -26,7 +26,7 @@ def _lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def lab(_lab: Lab) -> Iterator[Lab]:
-    """A tracker with one server that is free; a test may kill it."""
+    """A tracker with one free server; a test may kill it."""
     if _lab.n_alive == 0:
         _lab.serve()
     until(lambda: _lab.free() == 1)
@@ -40,7 +40,7 @@ Open = Callable[[Remote], Any]
 
 @pytest.fixture
 def connect() -> Iterator[Open]:
-    """Return a function that opens a device; it is given back after the test."""
+    """Return a function that opens a device; the device is released after the test."""
     from hwnas.hardware.backends.tvm.engine import open_device
     from hwnas.hardware.backends.tvm.remote import RemoteDevice
 
@@ -102,7 +102,7 @@ def test_remote_outputs_are_equal_to_local_ones(lab: Lab, connect: Open, tmp_pat
     assert np.ptp(outputs[0]) > 0
 
 
-def test_an_operator_computes_the_same_and_leaves_no_file(lab: Lab, connect: Open) -> None:
+def test_remote_operator_matches_and_leaves_no_file(lab: Lab, connect: Open) -> None:
     outputs = []
     device = connect(lab.remote())
     for where in (connect(Remote()), device):
@@ -114,7 +114,7 @@ def test_an_operator_computes_the_same_and_leaves_no_file(lab: Lab, connect: Ope
     assert list(Path(folder).iterdir()) == []
 
 
-def test_a_session_is_renewed_before_it_ends(
+def test_session_is_renewed_before_it_expires(
     lab: Lab, connect: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hwnas.hardware.backends.tvm import remote
@@ -129,7 +129,7 @@ def test_a_session_is_renewed_before_it_ends(
     assert device._connection is not before
 
 
-def test_a_session_that_ends_too_early_is_a_device_error(
+def test_early_end_of_session_is_a_device_error(
     lab: Lab, connect: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hwnas.hardware.backends.tvm import remote
@@ -140,12 +140,10 @@ def test_a_session_that_ends_too_early_is_a_device_error(
     with pytest.raises(DeviceError, match=r"ended the session after 1 s: a call hung"):
         device.timer(module, name, arguments)(10**8)
     monkeypatch.undo()
-    device.call(module, name, arguments)  # the device is asked for again
+    device.call(module, name, arguments)  # the device is requested again
 
 
-def test_what_the_device_refuses_is_no_device_error(
-    lab: Lab, connect: Open, tmp_path: Path
-) -> None:
+def test_refusal_of_device_is_no_device_error(lab: Lab, connect: Open, tmp_path: Path) -> None:
     device = connect(lab.remote())
     module, name, arguments = _operator(device)
     with pytest.raises(CompileError, match=r"Device 'lab' at 127\.0\.0\.1:\d+: "):
@@ -156,7 +154,7 @@ def test_what_the_device_refuses_is_no_device_error(
     device.call(module, name, arguments)
 
 
-def test_no_tracker(connect: Open) -> None:
+def test_error_for_missing_tracker_gives_command(connect: Open) -> None:
     port = rpc_lab.free_port()
     with pytest.raises(DeviceError) as error:
         connect(Remote(f"127.0.0.1:{port}", "lab", 20.0))
@@ -164,7 +162,7 @@ def test_no_tracker(connect: Open) -> None:
     assert f"python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port}" in str(error.value)
 
 
-def test_a_search_without_a_tracker_ends_before_data_are_loaded(
+def test_search_without_tracker_fails_before_loading_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -177,7 +175,7 @@ def test_a_search_without_a_tracker_ends_before_data_are_loaded(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_key_without_a_server(lab: Lab, connect: Open) -> None:
+def test_error_for_unknown_key_gives_command(lab: Lab, connect: Open) -> None:
     start = time.monotonic()
     with pytest.raises(DeviceError) as error:
         connect(lab.remote(timeout_s=1.0, key="board"))
@@ -191,14 +189,14 @@ def test_a_key_without_a_server(lab: Lab, connect: Open) -> None:
     )
 
 
-def test_a_server_that_is_not_free(lab: Lab, connect: Open) -> None:
+def test_busy_server_is_a_device_error(lab: Lab, connect: Open) -> None:
     connect(lab.remote())
     with pytest.raises(DeviceError, match="1 registered, none free"):
         connect(lab.remote(timeout_s=1.0))
 
 
 @pytest.mark.slow
-def test_a_server_killed_in_the_middle_of_a_run(lab: Lab, connect: Open) -> None:
+def test_killed_server_is_a_device_error(lab: Lab, connect: Open) -> None:
     device = connect(lab.remote())
     module, name, arguments = _operator(device)
     timer = device.timer(module, name, arguments)
@@ -209,11 +207,11 @@ def test_a_server_killed_in_the_middle_of_a_run(lab: Lab, connect: Open) -> None
         timer(10**9)
     assert time.monotonic() - start < 3.0
     lab.serve()
-    assert timer(1) > 0  # everything is put on the next device
+    assert timer(1) > 0  # all data are uploaded to the next device
 
 
 @pytest.mark.slow
-def test_a_server_frozen_in_the_middle_of_a_run(lab: Lab, connect: Open) -> None:
+def test_frozen_server_times_out(lab: Lab, connect: Open) -> None:
     device = connect(lab.remote(timeout_s=4.0))
     module, name, arguments = _operator(device)
     timer = device.timer(module, name, arguments)
@@ -222,13 +220,13 @@ def test_a_server_frozen_in_the_middle_of_a_run(lab: Lab, connect: Open) -> None
     with pytest.raises(DeviceError, match=r"no answer within rpc\.timeout_s=4"):
         timer(10**9)
     assert 3.9 < time.monotonic() - start < 7.0
-    lab.servers[-1].thaw()  # it ends the session, which is too old
+    lab.servers[-1].thaw()  # it ends the expired session
     until(lambda: lab.free() == 1)
     assert timer(1) > 0
 
 
 @pytest.mark.slow
-def test_a_server_frozen_while_it_is_free(
+def test_frozen_idle_server_is_reported(
     lab: Lab, connect: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hwnas.hardware.backends.tvm import remote
@@ -241,7 +239,7 @@ def test_a_server_frozen_while_it_is_free(
     connect(lab.remote())
 
 
-def test_a_missing_cross_compiler_is_named_with_its_package() -> None:
+def test_error_for_missing_cross_compiler_names_package() -> None:
     from hwnas.hardware.backends.tvm.remote import RemoteDevice
 
     facts = TvmSettings(mtriple="riscv64-linux-gnu", mcpu="generic-rv64", cc="riscv64-none-gnu-g++")
@@ -252,19 +250,19 @@ def test_a_missing_cross_compiler_is_named_with_its_package() -> None:
 
 
 @pytest.mark.slow
-def test_an_upload_that_is_cut(lab: Lab, connect: Open, tmp_path: Path) -> None:
+def test_interrupted_upload_is_a_device_error(lab: Lab, connect: Open, tmp_path: Path) -> None:
     device = connect(lab.remote())
     module, name, arguments = _operator(device)
     device.call(module, name, arguments)
     (tmp_path / "large.so").write_bytes(bytes(64 << 20))
     large = device.load_file(tmp_path / "large.so")
-    lab.servers[-1].freeze()  # so that the upload stops where the sockets are full
+    lab.servers[-1].freeze()  # the upload stops with full sockets
     threading.Timer(0.5, lab.servers[-1].kill).start()
     with pytest.raises(DeviceError, match="the connection broke"):
         device.call(large, name, arguments)
 
 
-def test_process_that_is_ended_waits_for_the_answer_it_asked_for(
+def test_exiting_process_waits_for_pending_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from hwnas.hardware.backends.tvm import remote

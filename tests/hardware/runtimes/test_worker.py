@@ -34,7 +34,7 @@ def _pid(worker: Worker) -> int:
 
 
 def _check(worker: Worker, folder: Path) -> None:
-    """Tune, time, export and judge a network in the other process."""
+    """Tune, time, export and evaluate a network in the worker process."""
     plans = {op: worker.tune(op, 2) for op in (CONV, MEAN, LINEAR)}
     timings = worker.time_operators([*plans.items()])
     assert len(timings) == 3
@@ -56,7 +56,7 @@ def _check(worker: Worker, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_worker_does_what_a_bench_does(worker: Worker, tmp_path: Path) -> None:
+def test_worker_provides_functions_of_bench(worker: Worker, tmp_path: Path) -> None:
     _check(worker, tmp_path)
     assert len(worker.sentinel_ms()) > 8
 
@@ -69,12 +69,12 @@ def test_worker_uses_several_threads(tmp_path: Path) -> None:
         assert os.sched_getaffinity(_pid(worker)) == {*sorted(os.sched_getaffinity(0))[-2:]}
 
 
-def test_worker_keeps_to_the_last_core(worker: Worker) -> None:
+def test_worker_runs_on_last_core(worker: Worker) -> None:
     worker.time_operators([(MEAN, "plain")])
     assert os.sched_getaffinity(_pid(worker)) == {max(os.sched_getaffinity(0))}
 
 
-def test_refusal_crosses_the_process_which_goes_on(worker: Worker) -> None:
+def test_refusal_is_raised_and_process_continues(worker: Worker) -> None:
     pid = _pid(worker)
     with pytest.raises(CompileError, match=r"^No TVM operator for conv2d 8x4x4->16x4x4 k3 s1 g2"):
         worker.tune(GROUPED, 2)
@@ -86,7 +86,7 @@ def test_refusal_crosses_the_process_which_goes_on(worker: Worker) -> None:
 
 
 @pytest.mark.slow
-def test_death_in_the_middle_of_a_call_is_named_and_the_next_call_works(worker: Worker) -> None:
+def test_death_during_call_is_reported_and_next_call_works(worker: Worker) -> None:
     pid = _pid(worker)
     os.kill(pid, signal.SIGSTOP)  # so that the call is under way
     threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
@@ -97,7 +97,7 @@ def test_death_in_the_middle_of_a_call_is_named_and_the_next_call_works(worker: 
 
 
 @pytest.mark.slow
-def test_death_between_calls_is_seen_by_the_next_call(worker: Worker) -> None:
+def test_death_between_calls_is_reported_by_next_call(worker: Worker) -> None:
     pid = _pid(worker)
     os.kill(pid, signal.SIGKILL)
     until(lambda: not worker._process.is_alive())
@@ -107,9 +107,7 @@ def test_death_between_calls_is_seen_by_the_next_call(worker: Worker) -> None:
 
 
 @pytest.mark.slow
-def test_call_that_takes_too_long_is_killed_and_the_next_call_works(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_beyond_time_limit_is_killed(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = _pid(worker)
     with monkeypatch.context() as patch:
         patch.setattr(worker, "_limit_s", 0.5)
@@ -123,14 +121,14 @@ def test_call_that_takes_too_long_is_killed_and_the_next_call_works(
     assert worker.tune(MEAN, 2) == "plain"
 
 
-def test_interrupt_is_for_the_parent(worker: Worker) -> None:
+def test_interrupt_does_not_stop_worker(worker: Worker) -> None:
     pid = _pid(worker)
     os.kill(pid, signal.SIGINT)
     assert _pid(worker) == pid
 
 
 @pytest.mark.slow
-def test_answer_to_an_interrupted_call_is_never_taken_for_that_of_the_next(worker: Worker) -> None:
+def test_answer_of_interrupted_call_is_discarded(worker: Worker) -> None:
     pid = _pid(worker)
     os.kill(pid, signal.SIGSTOP)
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -144,7 +142,7 @@ def test_process_ends_with_its_parent(worker: Worker) -> None:
     _pid(worker)
     process, pipe = worker._process, worker._pipe
     assert pipe is not None
-    pipe.close()  # as the death of this process would
+    pipe.close()  # as at the death of this process
     until(lambda: not process.is_alive())
     assert process.exitcode == 0
     worker.close()
@@ -164,7 +162,7 @@ def _refused(target: Target, error: type[Exception], message: str) -> None:
     assert worker._process is None
 
 
-def test_more_threads_than_cores_are_refused_at_the_start() -> None:
+def test_more_threads_than_cores_are_refused_at_start() -> None:
     n_cores = len(os.sched_getaffinity(0))
     _refused(
         replace(HOST, threads=n_cores + 1),
@@ -173,12 +171,12 @@ def test_more_threads_than_cores_are_refused_at_the_start() -> None:
     )
 
 
-def test_meter_of_this_machine_is_none_of_a_remote_device() -> None:
+def test_local_meter_is_refused_for_remote_device() -> None:
     with pytest.raises(ConfigError, match=r"^target\.meter=rapl measures this machine, .*'rpi4'"):
         Worker(replace(HOST, meter="rapl"), QUICK, Remote("host:9190", "rpi4"), limit_s=60.0)
 
 
-def test_crash_at_the_start_is_named() -> None:
-    # TVM asks an LLVM that is not there.
+def test_crash_at_start_is_reported() -> None:
+    # TVM crashes without that LLVM backend.
     target = with_settings(HOST, TvmSettings(mcpu="generic", mtriple="armabacus-unknown-linux"))
     _refused(target, ConfigError, r"it died of SIGSEGV \(start\)")

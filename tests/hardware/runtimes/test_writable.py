@@ -40,7 +40,7 @@ def _int8_cpu() -> Target:
         (_int8_cpu(), "'cpu' .*Operator 'stages.0.blocks.0.norm1' cannot be written in int8"),
     ],
 )
-def test_space_that_cannot_be_written_is_refused_by_name(
+def test_unsupported_space_is_refused_with_operator(
     vit: SearchSpace, on: Target, message: str
 ) -> None:
     with pytest.raises(CompileError, match=message) as error:
@@ -49,13 +49,13 @@ def test_space_that_cannot_be_written_is_refused_by_name(
 
 
 @pytest.mark.parametrize("on", [target("cpu"), target("npu"), target("sketch"), _int8_cpu()])
-def test_what_can_be_written_is_taken(tiny: SearchSpace, vit: SearchSpace, on: Target) -> None:
+def test_supported_space_is_accepted(tiny: SearchSpace, vit: SearchSpace, on: Target) -> None:
     base.check_space(tiny, _lower(tiny), on, base.backend_of(on))
     if on.dtype == "float32":
         base.check_space(vit, _lower(vit), on, base.backend_of(on))
 
 
-def test_one_network_that_can_be_written_is_enough(tiny: SearchSpace, vit: SearchSpace) -> None:
+def test_space_with_one_supported_network_is_accepted(tiny: SearchSpace, vit: SearchSpace) -> None:
     middle = {"resolution": 28, "embedding": 64}
 
     def lower(genotype: Genotype) -> Graph:

@@ -1,4 +1,4 @@
-"""Networks as others write them in torch."""
+"""Networks in torch, in the style of common libraries."""
 
 import torch
 import torch.nn.functional as F

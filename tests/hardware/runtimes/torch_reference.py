@@ -1,4 +1,4 @@
-"""What operators and networks compute, by torch, in double precision."""
+"""Reference results of operators and networks by torch, in double precision."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,7 +27,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def operator(op: OpSpec, inputs: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
     """Return the output ``(N, C, H, W)`` of an operator, given its weight and bias if any."""
     x = inputs[0]
-    weight, bias = parameters or (x, x)  # where there are none, they are not read
+    weight, bias = parameters or (x, x)  # not read if there are none
     match op.base:
         case "conv2d":
             out = F.conv2d(x, weight, bias, op.stride, op.padding, groups=op.groups)
@@ -65,13 +65,13 @@ def network(lowered: Graph, weights: Weights, images: NDArray[np.float32]) -> ND
 
 
 def shapes(op: OpSpec) -> list[Shape]:
-    """Return the shapes of what an operator reads."""
-    found = [op.in_shape]
+    """Return the input shapes of an operator."""
+    results = [op.in_shape]
     if op.base == "mul":
-        found.append((op.in_shape[0], 1, 1))
+        results.append((op.in_shape[0], 1, 1))
     elif op.base == "add" or "add" in op.fused:
-        found.append(op.out_shape)
-    return found
+        results.append(op.out_shape)
+    return results
 
 
 def example(op: OpSpec) -> tuple[list[Tensor], list[Tensor]]:
