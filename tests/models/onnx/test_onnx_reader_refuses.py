@@ -109,7 +109,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     ),
     "windows beyond the image": (
         [op("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, ceil_mode=1)],
-        "windows beyond the image",
+        "windows that reach out",
     ),
 }
 CONSTANTS = {

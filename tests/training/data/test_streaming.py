@@ -136,6 +136,6 @@ def test_search_reports_streamed_splits(
     words += ["dataset=images", f"dataset.path={path}", "dataset.in_memory=false"]
     assert run([*words, "dataset.crop=0.5", "run.dir=r"]) == 0
     out = capsys.readouterr().out
-    assert "train streamed_parts (" in out
+    assert "train streamed (" in out
     assert "dataset.in_memory=false" in out
     assert (tmp_path / "r" / "front.csv").exists()
