@@ -572,7 +572,9 @@ def test_paths_in_a_table_stay_in_its_folder(tmp_path: Path) -> None:
     inside = [relative, [str(tmp_path / "mine" / name) for name in relative]]
     for paths in inside:
         folder = _paths(tmp_path / "mine", paths)
-        assert sum(_sizes(load_images(folder))) == sum(_sizes(load_images(folder / "a.parquet"))) == 30
+        assert (
+            sum(_sizes(load_images(folder))) == sum(_sizes(load_images(folder / "a.parquet"))) == 30
+        )
     outside = [f"../{i}.png" for i in range(30)]
     for paths in (outside, [str(tmp_path / f"{i}.png") for i in range(30)]):
         folder = _paths(tmp_path / "mine", paths)
