@@ -114,9 +114,9 @@ class _Members:
     @property
     def judged_by(self) -> dict[str, str]:
         """The column used for each cost, the verified one if it is known for all members."""
-        found = {name: f"verified_{name}" for name in self.costs}
-        known = {n for n in found.values() if all(row.get(n) is not None for row in self.rows)}
-        return {name: own if own in known else name for name, own in found.items()}
+        columns = {name: f"verified_{name}" for name in self.costs}
+        known = {n for n in columns.values() if all(row.get(n) is not None for row in self.rows)}
+        return {name: column if column in known else name for name, column in columns.items()}
 
 
 def _members(folder: RunFolder) -> _Members:

@@ -85,23 +85,23 @@ def compare_runs(
     notes = reading.check_data(runs, allow_mixed=config.allow_mixed)
     notes += reading.check_groups(runs, config.group_by)
     reading.check_units(runs)
-    found = _found(config, runs, objectives, notes)
+    report = _comparison_report(config, runs, objectives, notes)
     path = Path(config.run.dir or default_path("compare"))
     with atomic_folder(path, remove_stale=config.run.dir is None) as building:
         folder = RunFolder(building)
-        _write(folder, found, _facts(config, found.comparison))
+        _write(folder, report, _facts(config, report.comparison))
         manifest = initial_manifest("compare", arguments, {}, config) | {
             "status": "finished",
             "versions": {name: backends.version(name) for name in _RECORDED},
         }
         folder.write_json("manifest.json", manifest)
-    files, tables = _files(found), found.tables
+    files, tables = _files(report), report.tables
     return ComparisonResult(
-        path, found.words.sentences, tables, "indicators", files, found.comparison
+        path, report.words.sentences, tables, "indicators", files, report.comparison
     )
 
 
-def _found(
+def _comparison_report(
     config: CompareConfig,
     runs: Sequence[ComparedRun],
     objectives: Sequence[Objective],
@@ -139,22 +139,22 @@ def _found(
         [line for line in [*others, *findings] if line],
         [*verdicts.comparison_method(comparison)],
     )
-    found = _ComparisonReport(comparison, words, rows, speedup=faster)
-    found.figures = dict(_figures(comparison, rows["convergence"]))
-    return found
+    report = _ComparisonReport(comparison, words, rows, speedup=faster)
+    report.figures = dict(_figures(comparison, rows["convergence"]))
+    return report
 
 
-def _plain(runs: Sequence[ComparedRun], found: Speedup, larger: int) -> str:
+def _plain(runs: Sequence[ComparedRun], result: Speedup, larger: int) -> str:
     """Return the verdict on two fronts in one sentence."""
     a, b = (run.target for run in runs)
     if a is not None and b is not None and a != b:
-        return device_verdict(found, FrontLabels("", a, b))
-    return plain_verdict(found, _names(runs, found), larger)
+        return device_verdict(result, FrontLabels("", a, b))
+    return plain_verdict(result, _names(runs, result), larger)
 
 
-def _names(runs: Sequence[ComparedRun], found: Speedup) -> FrontLabels:
+def _names(runs: Sequence[ComparedRun], result: Speedup) -> FrontLabels:
     a, b = (run.name for run in runs)
-    return FrontLabels(f"{a} against {b}, at equal {found.quality.title}", a, b)
+    return FrontLabels(f"{a} against {b}, at equal {result.quality.title}", a, b)
 
 
 def _true_front(path: Path, objectives: Sequence[Objective]) -> Array:
@@ -226,31 +226,31 @@ def _facts(config: CompareConfig, comparison: Comparison) -> list[tuple[str, str
     ]
 
 
-def _write(folder: RunFolder, found: _ComparisonReport, facts: Sequence[tuple[str, str]]) -> None:
+def _write(folder: RunFolder, report: _ComparisonReport, facts: Sequence[tuple[str, str]]) -> None:
     """Write all files; where there are no rows there is no table."""
-    for name, rows in found.tables.items():
+    for name, rows in report.tables.items():
         if rows:
             folder.write_csv(f"{name}.csv", [finite(row) for row in rows])
-    for name, picture in found.figures.items():
+    for name, picture in report.figures.items():
         for suffix, drawn in picture.items():
             folder.write_bytes(f"{name}.{suffix}", drawn)
-    content = found.comparison.to_json() | {
-        "equal_quality": finite(found.speedup and found.speedup.to_json()),
-        "sentences": found.words.sentences,
+    content = report.comparison.to_json() | {
+        "equal_quality": finite(report.speedup and report.speedup.to_json()),
+        "sentences": report.words.sentences,
     }
     folder.write_json("comparison.json", content)
-    drawn_as_svg = {name: picture["svg"].decode() for name, picture in found.figures.items()}
-    page = comparison_page.page(found.comparison, found.tables, found.words, drawn_as_svg, facts)
-    if found.speedup is not None:
-        names = _names([front.run for front in found.comparison.fronts], found.speedup)
-        table = equal_accuracy_table(found.speedup, names, "All figures: equal_quality.csv.")
+    drawn_as_svg = {name: picture["svg"].decode() for name, picture in report.figures.items()}
+    page = comparison_page.page(report.comparison, report.tables, report.words, drawn_as_svg, facts)
+    if report.speedup is not None:
+        names = _names([front.run for front in report.comparison.fronts], report.speedup)
+        table = equal_accuracy_table(report.speedup, names, "All figures: equal_quality.csv.")
         page = replace(page, tables=[table, *page.tables])
     folder.write_bytes("report.html", render(page).encode())
 
 
-def _files(found: _ComparisonReport) -> list[str]:
-    names = [f"{name}.csv" for name, rows in found.tables.items() if rows]
-    drawn = [f"{name}.png/.svg" for name in found.figures]
+def _files(report: _ComparisonReport) -> list[str]:
+    names = [f"{name}.csv" for name, rows in report.tables.items() if rows]
+    drawn = [f"{name}.png/.svg" for name in report.figures]
     return ["report.html", "comparison.json", *names, *drawn]
 
 

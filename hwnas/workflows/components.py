@@ -70,8 +70,8 @@ class SearchComponents:
 
         run = Run.load(Path(self.config.start_from), "start_from", self.config.study.storage)
         run.check_complete()
-        own = in_space(run.candidates, self.space, "start_from")
-        return tuple({c.id: c.genotype for c in own}.values())
+        candidates = in_space(run.candidates, self.space, "start_from")
+        return tuple({c.id: c.genotype for c in candidates}.values())
 
     def digests(self) -> dict[str, str]:
         """Return a digest of each setting that determines the results, by name."""
@@ -114,13 +114,13 @@ class SearchComponents:
             *DECISIVE,
             *backends.fingerprint_packages(self.config.target.runtime, self.config.target.dtype),
         ]
-        found = {name: backends.version(name) for name in names}
+        result = {name: backends.version(name) for name in names}
         for member in self.space.members:
             if origin := families.plugin_identity(member.family):
-                found[origin[0]] = origin[1]
-        if own := tasks.plugin_identity(self.data.task.name)[1:]:
-            found[own[0]] = own[1]
-        return found
+                result[origin[0]] = origin[1]
+        if plugin := tasks.plugin_identity(self.data.task.name)[1:]:
+            result[plugin[0]] = plugin[1]
+        return result
 
     @property
     def setups(self) -> dict[str, TrainingSetup]:
@@ -142,9 +142,9 @@ class SearchComponents:
         if self.config.accuracy == "trained":
             return None
         paths = {name: setup.checkpoint().path for name, setup in self.setups.items()}
-        found = {n: Path(WEIGHTS, *path.parts[-2:]).as_posix() for n, path in paths.items()}
-        kept: str | dict[str, str] = self._one_or_by_space(found)
-        return kept
+        relative = {n: Path(WEIGHTS, *path.parts[-2:]).as_posix() for n, path in paths.items()}
+        result: str | dict[str, str] = self._one_or_by_space(relative)
+        return result
 
     def _one_or_by_space(self, values: Mapping[str, Any]) -> Any:
         return values if self.space.root else values[self.space.name]
@@ -160,9 +160,9 @@ def parts(
         progress: Progress of loading.
         data: The data, if another process has read them.
     """
-    found, data = read_networks(config, progress, data)
+    networks, data = read_networks(config, progress, data)
     data = data.with_metric(config.metric)
-    return SearchComponents(settled(config, data, have_exits(found)), found, data)
+    return SearchComponents(settled(config, data, have_exits(networks)), networks, data)
 
 
 def have_exits(networks: Networks) -> bool:
@@ -202,10 +202,10 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
     if have_exits:
         _check_exits(config, data)
         accuracy = "trained"
-    elif asked := config.expected_costs:
+    elif costs := config.expected_costs:
         raise ConfigError(
-            f"{asked[0]} is for networks with early exits, which this search space does not have. "
-            f"Use {metric_of(asked[0]).mean_of}, or choose a search_space with exits."
+            f"{costs[0]} is for networks with early exits, which this search space does not have. "
+            f"Use {metric_of(costs[0]).mean_of}, or choose a search_space with exits."
         )
     if accuracy is None:
         n_values = len(data.train) * data.train.side**2 * data.signature.in_channels
@@ -281,11 +281,11 @@ def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
 
 def completed_trainings(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, int]:
     """Return the number of completed trainings (fidelities) of each trained network, by its id."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for candidate in candidates:
         if n := config.trained.n_read(config.metric, candidate.details):
-            found[candidate.id] = max(n, found.get(candidate.id, 0))
-    return found
+            counts[candidate.id] = max(n, counts.get(candidate.id, 0))
+    return counts
 
 
 def at_recorded_fidelity(weights: Accuracies, networks: Mapping[str, int]) -> Accuracies:

@@ -98,16 +98,16 @@ class MeasuredTarget:
 
         Compiled files without fixed threads use the number that their process is given.
         """
-        config, found = self.config, copy.copy(self)
-        own = backends.artefacts()[target.artefact]
+        config, device = self.config, copy.copy(self)
+        artefact = backends.artefacts()[target.artefact]
         configured = config.target.batch, config.target.threads
-        if own.one_batch or configured == (target.batch, target.threads):
+        if artefact.one_batch or configured == (target.batch, target.threads):
             yield self
             return
         pool = DevicePool(target, config.timing, config.rpc, config.tuning.limit_s)
-        found.worker = RetryingPool(pool)
+        device.worker = RetryingPool(pool)
         try:
-            yield found
+            yield device
         finally:
             pool.close()
 
@@ -144,9 +144,9 @@ def _predicts(config: SearchConfig | ProfileConfig) -> bool:
 def source(config: SearchConfig | ProfileConfig) -> table_transfer.SourceTable | None:
     """Return another CPU's table that can be scaled to this machine; ``None`` if there is none."""
     roots = [Path(config.table.dir), SHIPPED]
-    found = related_table(config.target, config.rpc, roots)
-    return found and table_transfer.SourceTable.of(
-        found, provenance_facts(config.target, config.rpc)
+    related = related_table(config.target, config.rpc, roots)
+    return related and table_transfer.SourceTable.of(
+        related, provenance_facts(config.target, config.rpc)
     )
 
 

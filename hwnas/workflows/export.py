@@ -135,7 +135,7 @@ def picked(
         output.create("dir")
         stack.callback(output.close)
         folders.sweep(order.root, beside=config.dir is None)
-        left = _left(order, names, reporter)
+        missing = _left(order, names, reporter)
         with reporter.timed("Load data"):
             contexts = stack.enter_context(context.open_contexts(searches, reporter))
         reporter.say(contexts[0].parts.data.notes)
@@ -147,7 +147,7 @@ def picked(
         known, targets = {g.id: g for g in genotypes}, {s.target: s for s in contexts}
         yield {
             name: PickedNetwork(targets[target].of(known[i]), known[i], finishers[target], manifest)
-            if name in left
+            if name in missing
             else None
             for (target, i), name in names.items()
         }
@@ -211,21 +211,21 @@ def _left(
     Raises:
         RunError: a folder of another command exists, or all exports exist.
     """
-    left = []
+    missing = []
     for name in names.values():
         place = order.root / name
-        made = None
+        command = None
         with contextlib.suppress(RunError):
-            made = read_proof(place)["made"]["command"]
-        if made != order.command:
+            command = read_proof(place)["made"]["command"]
+        if command != order.command:
             folders.check_free(order.root, name)
-            left.append(name)
+            missing.append(name)
     for name in names.values():
-        if name not in left:
-            if not left:
+        if name not in missing:
+            if not missing:
                 folders.check_free(order.root, name)
             reporter.say([f"{order.root / name} is there already."])
-    return left
+    return missing
 
 
 def _for(
@@ -274,8 +274,10 @@ def _picked(
         RunError: the search has no front.
     """
     known = {candidate.id: candidate.genotype for candidate in candidates}
-    own = config.target_name is not None and (source.path / config.target_name).is_dir()
-    where = source.path / str(config.target_name) if own else source.path
+    is_target_folder = (
+        config.target_name is not None and (source.path / config.target_name).is_dir()
+    )
+    where = source.path / str(config.target_name) if is_target_folder else source.path
     run = Run.load(where)
     front = run.front(candidates) if known else Front()
     if not front.objectives:
@@ -309,8 +311,8 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
         content = build_files(ready, target, of.parts.data, title(of, genotype), artefacts)
         for file, parts in content.items():
             files.write_file(folder / file, parts)
-        kept = choose_images(ready, of.parts.data)
-        files.write_file(folder / IMAGES, kept.packed())
+        images = choose_images(ready, of.parts.data)
+        files.write_file(folder / IMAGES, images.packed())
         names = [kind for kind in kinds() if kind in content]
         bench = Prover(
             of.parts.data,
@@ -318,11 +320,11 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
             device.worker if device else None,
             of.config.allowed.limits,
             finisher.config.max_int8_drop,
-            kept,
+            images,
             in_worker=target.engine != target.runtime,
         )
-        own, whole = target.artefact, ready.without_exits
-        evidence, leaving = prove(folder, names, own, whole, bench), None
+        artefact, whole = target.artefact, ready.without_exits
+        evidence, leaving = prove(folder, names, artefact, whole, bench), None
         if ready.graph.exits:
             subject = ExitNetworkFiles(
                 genotype.id, folder, ready, target, order.config.max_exit_drop
@@ -330,7 +332,7 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
             leaving, checks = prove_exits(subject, bench)
             evidence = replace(evidence, checks=[*evidence.checks, *checks])
         if order.config.format:
-            texts = _c_files(content, order.config.format, pick, evidence.cost, kept)
+            texts = _c_files(content, order.config.format, pick, evidence.cost, images)
             for file, text in texts.items():
                 files.write_file(folder / file, text.encode())
         opsets = {check_opset(content[n]) for n in names if n.endswith(".onnx")}
@@ -338,7 +340,7 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
         costs = {} if leaving is None else leaving["found"]["costs"]
         means = {name: Quantity(*figure) for name, figure in costs.items()}
         row = record(pick, whole, evidence, order, order.root / final, means)
-        row |= {"opset": min(opsets), "n_images": len(kept.targets)}
+        row |= {"opset": min(opsets), "n_images": len(images.targets)}
         row |= {} if leaving is None else {"exits": leaving}
         row["files"] = folders.digests(folder)
         row["source"]["reported"] = reported(order, pick, row["files"])

@@ -179,10 +179,10 @@ def read_networks(
             be read, or a space does not fit the target; see ``Networks``.
     """
     base.backend_of(config.target)  # before the data are read
-    found, by_name, data = supernet.read_space_and_data(
+    space, by_name, data = supernet.read_space_and_data(
         config.spaces, config.dataset, progress, config.target.running, data
     )
-    return Networks(config.target, found, by_name, data.signature), data
+    return Networks(config.target, space, by_name, data.signature), data
 
 
 DEFAULT_DATA = "digits"  #: data set of searches and profiles that name none

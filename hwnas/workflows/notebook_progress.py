@@ -69,9 +69,13 @@ class _Phase:
         if self.end is not None:
             return f"{self.name}: {steps}in {_clock(elapsed)}"
         rate = (self.done - self.before) / elapsed if elapsed else 0.0
-        left = min((self.total - self.done) / rate if rate else math.inf, self.limit_s - elapsed)
+        remaining_s = min(
+            (self.total - self.done) / rate if rate else math.inf, self.limit_s - elapsed
+        )
         return f"{self.name}: {steps}{_clock(elapsed)}" + (
-            f", {_clock(max(left, 0.0))} left in this phase" if math.isfinite(left) else ""
+            f", {_clock(max(remaining_s, 0.0))} left in this phase"
+            if math.isfinite(remaining_s)
+            else ""
         )
 
 

@@ -68,19 +68,25 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Fo
     objective: Objective = config.objective  # type: ignore[assignment]
     check_required_keys(problem, objective, Path(config.fleet))
     seeds = range(config.seed, config.seed + config.n_seeds)
-    found = planner.make_plan(
+    outcome = planner.make_plan(
         alternatives.without_sketches(problem), objective, config.limit_s, seeds, reporter
     )
-    bought = alternatives.sketch_rows(problem, found, config.limit_s, reporter)
-    tables = summary.tables(found.plan, found.statistics, found.failures, found.spike_statistics)
-    beside = None
+    bought = alternatives.sketch_rows(problem, outcome, config.limit_s, reporter)
+    tables = summary.tables(
+        outcome.plan, outcome.statistics, outcome.failures, outcome.spike_statistics
+    )
+    alternative = None
     if config.front:
-        beside = alternatives.plan_front(found, config.front, config.front_s, config.seed, reporter)
-    tables |= {"sketches": bought, "plans": beside.rows if beside else []}
-    sentences = summary.describe_plan(found) + alternatives.describe_sketches(bought, found.plan)
-    sentences += beside.sentences if beside else []
+        alternative = alternatives.plan_front(
+            outcome, config.front, config.front_s, config.seed, reporter
+        )
+    tables |= {"sketches": bought, "plans": alternative.rows if alternative else []}
+    sentences = summary.describe_plan(outcome) + alternatives.describe_sketches(
+        bought, outcome.plan
+    )
+    sentences += alternative.sentences if alternative else []
     result = FolderResult(Path(), sentences, tables, MAIN_TABLE)
-    content = files_of(found.plan, result, [*found.statistics, *found.spike_statistics])
+    content = files_of(outcome.plan, result, [*outcome.statistics, *outcome.spike_statistics])
     return write_plan_folder("plan", config, arguments, result, content)
 
 
@@ -128,22 +134,22 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
     from hwnas.fleet.demand import Arrivals, read_gaps
     from hwnas.fleet.plan import read_plan
 
-    found = read_plan(Path(config.plan))
-    traces = {c.trace for c in found.classes.values() if c.trace and config.trace is None}
+    deployment = read_plan(Path(config.plan))
+    traces = {c.trace for c in deployment.classes.values() if c.trace and config.trace is None}
     gaps = {name: read_gaps(_beside(name, Path(config.plan))) for name in sorted(traces)}
     named = None if config.trace is None else read_gaps(Path(config.trace))
     scene = simulation.SimulationSetup(
         {n: Arrivals(gaps.get(c.trace) if named is None else named)
-         for n, c in found.classes.items()},
-        _kills(config, found), _throttles(config, found), config.detect_s, config.load,
+         for n, c in deployment.classes.items()},
+        _kills(config, deployment), _throttles(config, deployment), config.detect_s, config.load,
         config.spike,
     )  # fmt: skip
     seeds = range(config.seed, config.seed + config.n_seeds)
-    hours = _spiked(config, found) if config.spike else _hours(config, found)
-    seen = simulation.simulate(found, scene, seeds, reporter, hours)
-    tables = summary.tables(found, seen, {})
-    sentences = summary.describe_statistics(found, seen)
-    sentences += summary.describe_failures(seen, config.kills)
+    hours = _spiked(config, deployment) if config.spike else _hours(config, deployment)
+    statistics = simulation.simulate(deployment, scene, seeds, reporter, hours)
+    tables = summary.tables(deployment, statistics, {})
+    sentences = summary.describe_statistics(deployment, statistics)
+    sentences += summary.describe_failures(statistics, config.kills)
     result = FolderResult(Path(), sentences, tables, MAIN_TABLE)
     content = {"summary.txt": lines(sentences)}
     return write_plan_folder("simulate", config, arguments, result, content)
@@ -168,19 +174,19 @@ def write_plan_folder(
         place: The folder; default: as configured, else named by time.
     """
     path = place or Path(config.run.dir or default_path(verb))
-    there = {name: rows for name, rows in result.rows.items() if rows}
+    filled = {name: rows for name, rows in result.rows.items() if rows}
     with atomic_folder(path, remove_stale=not (place or config.run.dir)) as building:
         folder = RunFolder(building)
         for name, data in content.items():
             folder.write_bytes(name, data)
-        for name, rows in there.items():
+        for name, rows in filled.items():
             folder.write_csv(f"{name}.csv", rows)
         versions = {name: importlib.metadata.version(name) for name in _RECORDED}
         manifest = initial_manifest(verb, arguments, {}, config) | {"status": "finished"}
         folder.write_json("manifest.json", manifest | {"versions": versions})
     named = dict.fromkeys(name.partition("/")[0] for name in content)
-    names = [*named, *(f"{name}.csv" for name in there)]
-    return replace(result, path=path, rows=there, files=names)
+    names = [*named, *(f"{name}.csv" for name in filled)]
+    return replace(result, path=path, rows=filled, files=names)
 
 
 def lines(sentences: Sequence[str]) -> bytes:

@@ -58,22 +58,22 @@ def split(
     folders.check_unchanged(folder, recorded["files"])
     whole = network_splits.read_exported_network(folder, recorded)
     targets = [_target(each, recorded, whole) for each in configs]
-    found = network_splits.find_splits(whole, config.cuts)
+    splits = network_splits.find_splits(whole, config.cuts)
     images = _images(folder, recorded)
-    seen = list[SplitOutputs]()
-    with reporter.phase("Check parts", len(found)) as advance:
-        for each in found:
-            seen.append(network_splits.run_split(each, whole, images))
+    outputs = list[SplitOutputs]()
+    with reporter.phase("Check parts", len(splits)) as advance:
+        for each in splits:
+            outputs.append(network_splits.run_split(each, whole, images))
             advance(1)
-    every = [*split_timing.timed_parts(whole, found, seen, images)]
+    every = [*split_timing.timed_parts(whole, splits, outputs, images)]
     timed = [t for each, target in zip(configs, targets, strict=True)
              for t in _timed(every, each, target, reporter)]  # fmt: skip
     profile = [_profiled(each, whole) for each in timed]
-    cuts = [_cut(each, of, whole) for each, of in zip(found, seen, strict=True)]
+    cuts = [_cut(each, of, whole) for each, of in zip(splits, outputs, strict=True)]
     tables = _SplitTables(cuts, [_row(cut, profile) for cut in cuts], profile)
     content = {f"{p.place}/{p.file}": p.model for p in every if p.place} | _own(timed)
     path = _written(configs, arguments, targets, tables, content)
-    names = [each.name for each in found] + ["cuts.csv", PROFILE, FILE, "manifest.json"]
+    names = [each.name for each in splits] + ["cuts.csv", PROFILE, FILE, "manifest.json"]
     sentences = [*_sentences(cuts, whole, path), *_drifts(profile)]
     return FolderResult(path, sentences, {"cuts": tables.rows, "profile": profile}, "cuts", names)
 
@@ -116,11 +116,11 @@ def _timed(
 
 def _own(timed: Sequence[PartTiming]) -> dict[str, bytes]:
     """Return the files of each target by path, for the smallest batch size."""
-    found = dict[str, bytes]()
+    result = dict[str, bytes]()
     for each in timed:
         for name, content in each.files.items() if each.part.place else ():
-            found.setdefault(f"{each.part.place}/{each.target.name}/{name}", content)
-    return found
+            result.setdefault(f"{each.part.place}/{each.target.name}/{name}", content)
+    return result
 
 
 def _profiled(timed: PartTiming, whole: ExportedNetwork) -> Row:
@@ -134,14 +134,14 @@ def _profiled(timed: PartTiming, whole: ExportedNetwork) -> Row:
     return row | {"drifted": bool(timed.cost.details.get("drifted", 0.0))}
 
 
-def _cut(split: ExportSplit, seen: SplitOutputs, whole: ExportedNetwork) -> SplitPoint:
+def _cut(split: ExportSplit, outputs: SplitOutputs, whole: ExportedNetwork) -> SplitPoint:
     head, tail = (
         f"{split.part_id(side, whole)}-{whole.precision}" for side in network_splits.SIDES
     )
     return {
         "name": split.name, "model": whole.name, "head": head, "tail": tail,
-        "activation_kib": seen.sent_kib, "after": split.cut.after, "shape": [*split.cut.shape],
-        "dtype": seen.sent.dtype.name, "head_macs": split.share,
+        "activation_kib": outputs.sent_kib, "after": split.cut.after, "shape": [*split.cut.shape],
+        "dtype": outputs.sent.dtype.name, "head_macs": split.share,
     }  # fmt: skip
 
 

@@ -206,15 +206,19 @@ def _train_supernet(
     )
     table.append((f"median of {len(some)} random subnets", format_value(metric, middle), spread))
     table.append(("largest subnet", *_cells(metric, largest)))
-    kept = setup.checkpoint().path
-    found = {
+    path = setup.checkpoint().path
+    figures_by_name = {
         f"{metric}_smallest": smallest.to_json(),
         f"{metric}_largest": largest.to_json(),
         f"{metric}_random": [figure.to_json() for figure in some],
         f"{metric}_random_median": middle,
         "genotypes": [genotype.to_dict() for genotype in genotypes],
     }
-    results = {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
+    results = {
+        **figures_by_name,
+        **_facts(summary),
+        "checkpoint": str(path) if path.exists() else None,
+    }
     results["notes"] = inference.chance_level_messages(
         setup.data, "validation", {"largest subnet": largest}, "train.epochs"
     )
@@ -226,7 +230,7 @@ def _train_alone(
 ) -> tuple[str, list[Line], Row]:
     job = _job(config, setup, phases)
     network, summary = job.trained(phases, log)
-    found, task = {}, setup.data.task
+    scores, task = {}, setup.data.task
     table: list[Line] = []
     forms = _forms(config, job, network, phases)
     for name in ("validation", "test"):
@@ -235,7 +239,7 @@ def _train_alone(
             with phases.timed(f"Read {name}"):
                 batches = setup.data.batches(split, setup.resolution(job.genotype))
                 each = np.concatenate([per_sample(task, form, *batch) for batch in batches])
-            figure = found[f"{name}{_SUFFIX.get(dtype, '')}"] = task.score(each)
+            figure = scores[f"{name}{_SUFFIX.get(dtype, '')}"] = task.score(each)
             table.append(
                 (f"{name} split ({len(each)} images){dtype}", *_cells(task.metric, figure))
             )
@@ -248,11 +252,11 @@ def _train_alone(
             "id": job.genotype.id,
             "start": "supernet" if job.supernet is not None else "scratch",
             "epochs": job.options.epochs,
-            **{f"{task.metric}_{name}": figure.to_json() for name, figure in found.items()},
+            **{f"{task.metric}_{name}": figure.to_json() for name, figure in scores.items()},
             **_facts(summary),
             "checkpoint": str(job.checkpoint().path),
             "notes": inference.chance_level_messages(
-                setup.data, "validation", {job.genotype.id: found["validation"]}, longer
+                setup.data, "validation", {job.genotype.id: scores["validation"]}, longer
             ),
         },
     )
@@ -358,6 +362,6 @@ class CsvLog:
     def flush(self) -> None:
         """Write buffered rows."""
         first = int(self._rows[0]["step"]) if self._rows else None
-        kept = [row for row in self._earlier if first is None or int(row["step"]) < first]
-        if rows := [*kept, *self._rows]:
+        earlier = [row for row in self._earlier if first is None or int(row["step"]) < first]
+        if rows := [*earlier, *self._rows]:
             self._folder.write_csv("log.csv", rows)

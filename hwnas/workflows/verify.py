@@ -68,9 +68,9 @@ class RepeatedExits:
     def read(self, images: Floats, targets: Targets) -> None:
         """Run test images through the segments with early exits."""
         if self._segments is not None:
-            left = self._segments.left(images, self._leaving["thresholds"])
-            self._found.append(self._task.per_sample(left.outputs, targets))
-            self._at.append(left.at)
+            result = self._segments.left(images, self._leaving["thresholds"])
+            self._found.append(self._task.per_sample(result.outputs, targets))
+            self._at.append(result.at)
 
     def ended(self) -> list[str]:
         """Compare the results with the proof; return messages."""
@@ -194,21 +194,21 @@ class _RepeatedProof:
 
     def agreements(self) -> None:
         """Compare outputs with torch's outputs stored in the export."""
-        kept = read_reference_images(self._folder, self._recorded)
-        self.failed += recomputation.contradictions(self._folder, self._recorded, kept)
+        references = read_reference_images(self._folder, self._recorded)
+        self.failed += recomputation.contradictions(self._folder, self._recorded, references)
         normalisation = self._recorded["dataset"]["normalisation"]
-        images = prepared(kept.pixels, normalisation["mean"], normalisation["std"])
+        images = prepared(references.pixels, normalisation["mean"], normalisation["std"])
         for name, session in [*self._sessions.items()]:
             with self._reported(name):
                 outputs = session.run(images)
                 dtype = runtimes.kinds()[name].dtype
-                near = kept.agreement(self._task, outputs, dtype)
+                near = references.agreement(self._task, outputs, dtype)
                 check = near.check(name, dtype)
-                own = self._task.score(self._task.per_sample(outputs, kept.targets))
+                figure = self._task.score(self._task.per_sample(outputs, references.targets))
                 self._say(
                     f"{name}: largest error {near.max_error:.2g}, mean {near.mean_error:.2g}, "
                     f"{self._task.description.same} as torch on {near.same:.1%} of {near.n_images} "
-                    f"images ({self._label} {format_value(self._task.metric, own.value)})."
+                    f"images ({self._label} {format_value(self._task.metric, figure.value)})."
                 )
                 self.failed += [] if check.holds else [check.name]
         if self._exits is not None:
@@ -221,10 +221,10 @@ class _RepeatedProof:
         Raises:
             DataError: the data set is not at the given path.
         """
-        if (found := self._test_split()) is None:
+        if (batches := self._test_split()) is None:
             return
         each: dict[str, list[PerImageResults]] = {name: [] for name in self._sessions}
-        for images, targets in found:
+        for images, targets in batches:
             for name, session in [*self._sessions.items()]:
                 with self._reported(name):
                     each[name].append(self._task.per_sample(session.run(images), targets))

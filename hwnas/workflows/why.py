@@ -93,8 +93,8 @@ def _headline(explained: Explanation, status: str, verified: Member | None) -> s
     elif explained.now is None and not candidate.reason:
         state = "on no front for all targets, as one of them cannot run it"
     again = [str(number) for number in explained.trials[1:]]
-    came = f"trial {candidate.trial}{', came again at ' * bool(again)}{_listed(again, 'trial')}"
-    return f"{candidate.id}: {state} ({came}; {status})"
+    trials = f"trial {candidate.trial}{', came again at ' * bool(again)}{_listed(again, 'trial')}"
+    return f"{candidate.id}: {state} ({trials}; {status})"
 
 
 def _choices(candidate: Candidate, *, several: bool) -> list[str]:
@@ -167,8 +167,8 @@ def _expected(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
     else:
         side = "within" if low <= scored.value <= high else "outside"
         words += f"; found {scored.value:.4g}, {side} the interval."
-    kept, n = explanation.n_within_intervals(run.record.candidates, run.record.proposals)
-    lines = [f"{words} Of {n} such intervals of this search, {kept} held."]
+    n_within, n = explanation.n_within_intervals(run.record.candidates, run.record.proposals)
+    lines = [f"{words} Of {n} such intervals of this search, {n_within} held."]
     names = costs_in(run.record.objectives)
     for name, cost in zip(names, proposal.costs, strict=False):
         if (figure := candidate.figures.get(name)) is not None:
@@ -177,9 +177,9 @@ def _expected(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
     if proposal.gain is not None:
         share = "less than 0.01 %" if proposal.gain < 1e-4 else _percent(proposal.gain)
         scale = ", half of it over logarithms of costs" * proposal.by_ratio
-        took = "" if proposal.seconds is None else f", in {proposal.seconds:.3g} s"
+        duration = "" if proposal.seconds is None else f", in {proposal.seconds:.3g} s"
         lines.append(
-            f"Expected gain: {share} of the hypervolume of the front at that time{scale}{took}."
+            f"Expected gain: {share} of the hypervolume of the front at that time{scale}{duration}."
         )
     return lines
 
@@ -189,14 +189,14 @@ def _figures(candidate: Candidate, verified: Member | None) -> Part:
     table = TextTable(("figure", "value", "interval", "source"))
     for name, figure in candidate.figures.items():
         table.add(metric_of(name).title, *_figure_cells(figure))
-        for other, found in (verified.figures if verified else {}).items():
+        for other, verified_figure in (verified.figures if verified else {}).items():
             target, _, plain = other.rpartition(".")
             if other == name:
-                table.add("  verified", *_figure_cells(found))
+                table.add("  verified", *_figure_cells(verified_figure))
             elif name in quality_names() and plain.startswith(name):  # accuracy_int8, accuracy_fp32
                 dtype = plain.removeprefix(f"{name}_")
                 words = " ".join(word for word in ("  verified", target, dtype) if word)
-                table.add(words, *_figure_cells(found))
+                table.add(words, *_figure_cells(verified_figure))
     return table if table.cells else "None: the target cannot run it."
 
 
@@ -224,12 +224,12 @@ def _limits(candidate: Candidate, run: Run, verified: Member | None) -> list[str
     over = violations(limits, candidate.figures)
     lines = [_margin(name, candidate.figures[name], limits[name]) for name in over]
     if verified is not None:
-        found = violations(limits, verified.figures)
-        left = [name for name, by in found.items() if by > 0]
+        margins = violations(limits, verified.figures)
+        exceeded = [name for name, by in margins.items() if by > 0]
         lines += [
-            f"Verified, {_margin(name, verified.figures[name], limits[name])}" for name in left
+            f"Verified, {_margin(name, verified.figures[name], limits[name])}" for name in exceeded
         ]
-        lines += [] if unverified else [_verification(verified, left)]
+        lines += [] if unverified else [_verification(verified, exceeded)]
     lines += unverified
     if candidate.reason:
         worst = max(over, key=lambda name: over[name], default="")
@@ -261,8 +261,8 @@ def _percent(share: float) -> str:
     return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
 
 
-def _verification(verified: Member, left: Sequence[str]) -> str:
-    if left:
+def _verification(verified: Member, exceeded: Sequence[str]) -> str:
+    if exceeded:
         return "By its own files it leaves the budget."
     if verified.int8_slowdown:
         return f"By its own files it is not delivered: in int8 it takes {verified.int8_slowdown}."
@@ -282,8 +282,8 @@ def _came(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
         return ["It was the first that was scored."]
     beat = f"It beat {len(standing.beaten)} of {standing.n_others} that had been scored"
     if explained.displaced:
-        left = _listed([c.id for c in explained.displaced])
-        beat += f"; off the front went {left}"
+        displaced = _listed([c.id for c in explained.displaced])
+        beat += f"; off the front went {displaced}"
     if not standing.beaten_by:
         return [f"{beat}.", "Nothing beat it: it joined the front."]
     return [f"{beat}.", *_beaten_by("It was", standing, objectives)]
@@ -309,27 +309,27 @@ def _now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
 
 
 def _beaten_by(words: str, standing: DominanceSummary, objectives: Sequence[str]) -> list[Part]:
-    n, shown = len(standing.beaten_by), standing.beaten_by[:_NAMED]
+    n, named = len(standing.beaten_by), standing.beaten_by[:_NAMED]
     nearest = "; the nearest, those on the front first" if n > _NAMED else ""
-    return [f"{words} beaten by {n}{nearest}:", _table(shown, objectives)]
+    return [f"{words} beaten by {n}{nearest}:", _table(named, objectives)]
 
 
 def _table(
-    candidates: Sequence[Candidate], objectives: Sequence[str], own: Candidate | None = None
+    candidates: Sequence[Candidate], objectives: Sequence[str], explained: Candidate | None = None
 ) -> TextTable:
     """Return the objectives of candidates, and their differences from the explained one."""
     table = TextTable(("id", "trial", *(metric_of(name).title for name in objectives)))
     for candidate in candidates:
-        cells = [_cell(candidate, name, own) for name in objectives]
+        cells = [_cell(candidate, name, explained) for name in objectives]
         table.add(candidate.id, str(candidate.trial), *cells)
     return table
 
 
-def _cell(candidate: Candidate, name: str, own: Candidate | None) -> str:
+def _cell(candidate: Candidate, name: str, explained: Candidate | None) -> str:
     value = candidate.figures[name].value
-    if own is None:
+    if explained is None:
         return f"{value:.5g}"
-    return f"{value:.5g} ({value - own.figures[name].value:+.2g})"
+    return f"{value:.5g} ({value - explained.figures[name].value:+.2g})"
 
 
 def _listed(words: Sequence[str], what: str = "") -> str:

@@ -61,7 +61,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
             f"candidates{_few(config, minutes)}{_late(minutes)}."
         )
     for target, folder in run.folders.items():
-        own = f" on {target}" if target else ""
+        where = f" on {target}" if target else ""
         estimate = _believed(folder, metric, candidate.id)
         if estimate is None:
             continue
@@ -69,12 +69,12 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
         named = "believed, given all others"
         if of_finished and finished is None:
             named = "believed if it were finished"
-        named += own
+        named += where
         if figure.source == "modelled":  # else it is the observed value
             figures.append((named, figure))
         if probability is not None:
             lines.append(
-                f"Probability of being on the front{own}, before verification: {probability:.0%}."
+                f"Probability of being on the front{where}, before verification: {probability:.0%}."
             )
     return TrainingHistory(figures, lines)
 
@@ -176,7 +176,7 @@ def read_run(path: Path, storage: str | None) -> Run:
 def starts_from_another(run: Run) -> bool:
     """Return whether the search began with the candidates of another search."""
     each = [run.manifest, *run.manifest.get("targets", {}).values()]
-    return any(own.get("config", {}).get("start_from") for own in each)
+    return any(manifest.get("config", {}).get("start_from") for manifest in each)
 
 
 def progress(run: Run) -> str:
@@ -259,8 +259,8 @@ class WhyReport:
         for section in self.sections:
             lines += ["", section.title]
             for part in section.parts:
-                own = [part] if isinstance(part, str) else part.lines()
-                lines += [f"  {line}" for line in own]
+                part_lines = [part] if isinstance(part, str) else part.lines()
+                lines += [f"  {line}" for line in part_lines]
         return "\n".join(lines).strip()
 
     def _repr_markdown_(self) -> str:

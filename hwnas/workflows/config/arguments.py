@@ -63,8 +63,8 @@ def _of_sections() -> Iterator[str]:
 def last_text(arguments: Sequence[str], option: str) -> str | None:
     """Return the last value of an option as text; ``None`` if it is not given."""
     parted = (argument.partition("=") for argument in arguments)
-    given = [value for key, _, value in parted if key.lstrip("+") == option]
-    return grammar.text_of(given[-1]) if given else None
+    values = [value for key, _, value in parted if key.lstrip("+") == option]
+    return grammar.text_of(values[-1]) if values else None
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
@@ -230,7 +230,7 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
         arguments: Arguments of the search.
         position: Index of the target in the search.
     """
-    found = [
+    result = [
         a
         for a in for_targets(arguments)[position]
         if argument_key(a).startswith(("target", "rpc."))
@@ -238,8 +238,8 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
     for i, argument in enumerate(arguments):
         option, has_value, _ = argument.partition("=")
         if option in CONFIG_DIR:
-            found += arguments[i : i + (1 if has_value else 2)]
-    return found
+            result += arguments[i : i + (1 if has_value else 2)]
+    return result
 
 
 def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list[str]]:
@@ -267,14 +267,14 @@ def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list
     if searched and len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
         rest.insert(0, f"objectives=[{_metric(rest)},latency_ms]")
     common = [a for a in rest if not any(_is_for(a, target) for target in targets)]
-    found = []
+    result = []
     for target in targets:
         own = [a.replace(f"{target}.", "", 1) for a in rest if _is_for(a, target)]
         keys = {argument_key(a) for a in own}
-        found.append(
+        result.append(
             [f"+target={target}", *own, *(a for a in common if argument_key(a) not in keys)]
         )
-    return found
+    return result
 
 
 def _metric(arguments: Sequence[str]) -> str:
@@ -365,9 +365,9 @@ def check_places(configs: Sequence[Any], arguments: Sequence[str], run: str) -> 
     Raises:
         ConfigError: the run names one, and the user did not repeat it.
     """
-    given = [(a.partition("=")[0], text_of(a.partition("=")[2])) for a in arguments]
+    pairs = [(a.partition("=")[0], text_of(a.partition("=")[2])) for a in arguments]
     for option, value in (place for each in configs for place in _places(each)):
-        if not any(key.endswith(option) and text == value for key, text in given):
+        if not any(key.endswith(option) and text == value for key, text in pairs):
             raise ConfigError(
                 f"{run}: the run folder names {option}={value}, which runs may not choose by "
                 f"themselves. If you trust it, add it to the command: {option}={value}"

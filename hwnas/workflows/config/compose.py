@@ -85,9 +85,9 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
 
 def _without_folders(arguments: Sequence[str]) -> list[str]:
     """Return arguments with ``--config-dir DIR`` converted to ``hydra.searchpath``."""
-    found, folders = package.without_folders(arguments)
+    options, folders = package.without_folders(arguments)
     paths = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders)
-    return [*found, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
+    return [*options, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
 
 
 def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) -> list[str]:
@@ -227,13 +227,13 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
     renewed = {argument_key(argument) for argument in arguments} | {"run.dir", "run.resume"}
     manifest = read_manifest(Path(resume))
     recorded = _searched(Path(resume), manifest)
-    kept = [old for old in recorded if argument_key(old) not in renewed]
+    former = [old for old in recorded if argument_key(old) not in renewed]
     if manifest.get("verb") == "search":
         options = [a for a in arguments if a not in ("-m", "--multirun")]
-        name = "tabular" if last_text(kept, "accuracy") == "table" else "search"
-        composed = [compose(name, own) for own in for_targets([*kept, *options])]
+        name = "tabular" if last_text(former, "accuracy") == "table" else "search"
+        composed = [compose(name, of_target) for of_target in for_targets([*former, *options])]
         check_places(composed, options, f"run.resume={resume}")
-    return kept + list(arguments)
+    return former + list(arguments)
 
 
 #: Arguments of the current command of a verb that reads runs: confirmed programs of its run.
@@ -257,40 +257,40 @@ def _of_run(run: Path, manifest: Manifest) -> list[str]:
     option that is given twice, the last value counts. Paths are relative to the working directory
     of the run, if it still exists; else files are those that the run kept.
     """
-    found, rest = dict[str, str](), iter(str(argument) for argument in manifest["arguments"])
-    there = partial(_existing, run=run, directory=manifest.get("directory", ""))
+    options, rest = dict[str, str](), iter(str(argument) for argument in manifest["arguments"])
+    existing = partial(_existing, run=run, directory=manifest.get("directory", ""))
     folders = []
     for argument in rest:
         key, sign, value = argument.partition("=")
         name = key.lstrip("+~")
         if key in package.CONFIG_DIR:
-            folders += [key, there(value if sign else next(rest, ""))]
+            folders += [key, existing(value if sign else next(rest, ""))]
         elif key in TAKE_A_VALUE and not sign:
             next(rest, None)
         elif name == "run.supernets" and not Path(text_of(value)).is_dir():
             continue
         elif not key.startswith("-") and not name.startswith(("hydra.", "hydra/")):
-            found.pop(name, None)
-            found[name] = f"{key}={_placed(name, value, there)}" if sign else argument
-    return [*folders, *found.values()]
+            options.pop(name, None)
+            options[name] = f"{key}={_placed(name, value, existing)}" if sign else argument
+    return [*folders, *options.values()]
 
 
-def _placed(option: str, value: str, there: Callable[[str], str]) -> str:
+def _placed(option: str, value: str, existing: Callable[[str], str]) -> str:
     """Return the value of an option; names of files and folders where they exist."""
     if value[:1] == "[" and value[-1:] == "]":
-        return f"[{','.join(_placed(option, part, there) for part in value[1:-1].split(','))}]"
+        return f"[{','.join(_placed(option, part, existing) for part in value[1:-1].split(','))}]"
     text = text_of(value)
     is_path = bool(Path(text).suffix) or "/" in text or option.endswith((".path", ".dir", "_from"))
     if not is_path or option in ("dataset.hub_id", "study.storage"):
         return value
-    return value if (path := there(text)) == text else path
+    return value if (path := existing(text)) == text else path
 
 
 def _existing(path: str, run: Path, directory: str) -> str:
     """Return a path, if there is nothing that of the file in the directory or kept by the run."""
     before = os.path.join(directory, path)
-    kept = os.path.join(run, INPUTS, os.path.basename(os.path.abspath(before)))
-    return next((place for place in (path, before, kept) if os.path.exists(place)), path)
+    copy = os.path.join(run, INPUTS, os.path.basename(os.path.abspath(before)))
+    return next((place for place in (path, before, copy) if os.path.exists(place)), path)
 
 
 def keep_inputs(run: Path, arguments: Sequence[str]) -> None:
@@ -301,11 +301,11 @@ def keep_inputs(run: Path, arguments: Sequence[str]) -> None:
     rest, folders = package.without_folders(arguments)
     values = [text_of(argument.partition("=")[2]).strip("[]").split(",") for argument in rest]
     files = {Path(text.strip()) for texts in values for text in texts}
-    kept = {path: Path(path.name) for path in files if path.suffix in _KEPT and path.is_file()}
+    copies = {path: Path(path.name) for path in files if path.suffix in _KEPT and path.is_file()}
     for folder in folders:
         place = folder.absolute().resolve().name
-        kept |= {path: Path(place, *path.parts[-2:]) for path in folder.glob("*/*.yaml")}
-    for path, name in kept.items():
+        copies |= {path: Path(place, *path.parts[-2:]) for path in folder.glob("*/*.yaml")}
+    for path, name in copies.items():
         if path.stat().st_size <= _KEPT_BYTES:
             write_file(run / INPUTS / name, path.read_bytes())
 
@@ -325,20 +325,20 @@ def _searched(run: Path, manifest: Manifest) -> list[str]:
         chosen = ("accuracy", "train.epochs", "trained.fidelities")
         arguments = [a for a in arguments if a.partition("=")[0] not in chosen]
         arguments.append(f"accuracy={config['accuracy']}")
-    found = [*arguments]
+    result = [*arguments]
     spaces = config.get("search_space")
     if spaces is not None and last_text(arguments, "search_space") is None:
-        found.append(f"search_space=[{','.join(map(quoted, space_names(spaces)))}]")
-    for group, schema, took in (
+        result.append(f"search_space=[{','.join(map(quoted, space_names(spaces)))}]")
+    for group, schema, recorded in (
         ("train", TrainingConfig, config.get("train", {})),
         ("trained", TrainedConfig, config.get("trained", {})),
     ):
         known = [option.name for option in iter_options(schema)]
-        for name, value in took.items():
+        for name, value in recorded.items():
             if name in known and last_text(arguments, f"{group}.{name}") is None:
                 text = value if isinstance(value, str) else json.dumps(value)
-                found.append(f"{group}.{name}={text}")
-    return found
+                result.append(f"{group}.{name}={text}")
+    return result
 
 
 def searches(folder: str) -> list[Any]:

@@ -96,13 +96,13 @@ def for_hydra(key: str, value: str, *, swept: bool = False) -> str:
 
 def _parts(value: str) -> list[str]:
     """Return the parts between commas outside quotes and lists."""
-    found, place = list[str](), 0
+    parts, place = list[str](), 0
     while (match := _PART.match(value, place)) is not None:
-        found.append(match[1])
+        parts.append(match[1])
         place = match.end()
         if not match[0].endswith(","):
             break
-    return found
+    return parts
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,12 @@ def _switches() -> frozenset[str]:
 @functools.cache
 def _kinds() -> dict[str, _OptionType]:
     """Return the text options of all verbs."""
-    found = {name: _OptionType(one=True, several=False, is_group=True) for name in _GROUPS}
+    kinds = {name: _OptionType(one=True, several=False, is_group=True) for name in _GROUPS}
     for option in (option for schema in SCHEMAS.values() for option in iter_options(schema)):
         one, several = option.hint in (str, str | None, Any), option.hint in (list[str], Any)
         if one or several:
-            found.setdefault(option.name, _OptionType(one, several, option.default == ""))
-    return found
+            kinds.setdefault(option.name, _OptionType(one, several, option.default == ""))
+    return kinds
 
 
 def listed(texts: Sequence[str]) -> str:
@@ -193,8 +193,8 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
         return f"No target. Give one with +target=<name>: {targets}."
     key = _key(error, text)
     if key == "target" and not any(name.startswith("target") for name in options):
-        shown = "search accuracy=table" if verb == "tabular" else verb
-        return f"hwnas {shown} has no option target: leave it out."
+        command = "search accuracy=table" if verb == "tabular" else verb
+        return f"hwnas {command} has no option target: leave it out."
     if key == "target":
         of_run = f"The verb {verb} uses the target of its run: leave out +target."
         missing = f"The target has no default: write +target=<name>, one of {targets}."
@@ -226,8 +226,8 @@ def _unknown_config(error: MissingConfigException, text: str) -> str:
     """Return the message for an unknown name of a group, in an argument or a file's defaults."""
     group, _, name = str(error.missing_cfg_file).partition("/")
     if error.options is not None:
-        own = f" Files of your own: --config-dir DIR, with DIR/{group}/NAME.yaml."
-        return unknown_name(group, name, error.options) + own
+        hint = f" Files of your own: --config-dir DIR, with DIR/{group}/NAME.yaml."
+        return unknown_name(group, name, error.options) + hint
     file = text.partition(":")[0].removeprefix("In ")
     shipped = package.entries(package.ROOT / "conf" / group)
     return f"{file}: {unknown_name('entry of defaults', name, shipped)}"
@@ -236,11 +236,15 @@ def _unknown_config(error: MissingConfigException, text: str) -> str:
 def _in_nothing(arguments: Sequence[str]) -> str:
     """Return the message for changing an optional part that the target does not have."""
     split = [argument.partition("=") for argument in arguments]
-    found = {key.strip("+~"): value[:1] == "{" for key, _, value in split}
+    is_whole_part = {key.strip("+~"): value[:1] == "{" for key, _, value in split}
     within = [
-        k for k, is_part in found.items() if k.startswith("target.") and k.count(".") > 1 - is_part
+        k
+        for k, is_part in is_whole_part.items()
+        if k.startswith("target.") and k.count(".") > 1 - is_part
     ]
-    parts = ", ".join(dict.fromkeys(k if found[k] else k.rpartition(".")[0] for k in within))
+    parts = ", ".join(
+        dict.fromkeys(k if is_whole_part[k] else k.rpartition(".")[0] for k in within)
+    )
     return (
         f"{', '.join(within)}: the target has no {parts}; give all its values in a target file of "
         "your own (--config-dir DIR +target=NAME)."
@@ -289,8 +293,8 @@ def _number(value: str) -> float | str:
 
 def _written(key: str, arguments: Sequence[str]) -> str | None:
     """Return the last value of an option as written."""
-    given = [a.partition("=")[2] for a in arguments if a.partition("=")[0].strip("+~") == key]
-    return given[-1] if given else None
+    values = [a.partition("=")[2] for a in arguments if a.partition("=")[0].strip("+~") == key]
+    return values[-1] if values else None
 
 
 def _key(error: Exception, text: str) -> str:

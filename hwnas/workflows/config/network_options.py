@@ -64,8 +64,10 @@ class ProfileConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         self._check_offline()
-        here = self.genotype is not None or self.kit is not None or self.measured is not None
-        if not here and not backends.get(self.target.runtime).measured:
+        needs_no_table = (
+            self.genotype is not None or self.kit is not None or self.measured is not None
+        )
+        if not needs_no_table and not backends.get(self.target.runtime).measured:
             raise ConfigError(
                 f"Target '{self.target.name}' needs no latency table, as "
                 f"target.runtime={self.target.runtime} estimates whole networks: search without a "

@@ -123,8 +123,8 @@ class ExportConfig(DeliveryConfig):
             ConfigError: an option is out of its range.
         """
         names = ("epochs", "alpha", "prune", "max_int8_drop")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return replace(searched, **given)
+        options = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return replace(searched, **options)
 
     @property
     def wanted(self) -> str:
@@ -175,8 +175,8 @@ class CompressConfig(DeliveryConfig):
     @property
     def export(self) -> ExportConfig:
         """The options with which the compressed network is exported."""
-        given = {f.name: getattr(self, f.name) for f in fields(DeliveryConfig)}
-        return ExportConfig(**given | {"epochs": None})  # the search's fine-tuning is kept
+        options = {f.name: getattr(self, f.name) for f in fields(DeliveryConfig)}
+        return ExportConfig(**options | {"epochs": None})  # the search's fine-tuning is kept
 
 
 @dataclass

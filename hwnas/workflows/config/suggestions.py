@@ -67,11 +67,11 @@ def unknown_option(name: str, verb: str, value: str = "") -> str:
         verb: The verb, or ``tabular``.
         value: The value as written.
     """
-    shown = "search" if verb == "tabular" else verb
+    command = "search" if verb == "tabular" else verb
     near = [_as_written(option, value) for option in closest_options(name, verb)]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     note = f" {_NOTES[first]}" if (first := name.partition(".")[0]) in _NOTES else ""
-    return f"Unknown option '{name}'.{hint}{note} All options: hwnas {shown} --help all"
+    return f"Unknown option '{name}'.{hint}{note} All options: hwnas {command} --help all"
 
 
 def closest_options(name: str, verb: str) -> list[str]:

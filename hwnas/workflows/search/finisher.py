@@ -361,15 +361,15 @@ def _first_within(
     if limit_s <= 0:
         return None
     by_size = sorted(range(len(some)), key=lambda i: (finisher.n_macs(some[i].genotype), i))
-    n, found = 0, list[int]()
+    n, indices = 0, list[int]()
     for _ in range(_MAX_TIMING_ROUNDS):
         teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
         n = bisect_right(by_size, limit_s, lo=n, key=teaching_s)
         within = (i for i in sorted(by_size[:n]) if teaching_s(i) <= limit_s)
-        found += islice(within, 1)
+        indices += islice(within, 1)
         if n == len(by_size) or finisher.teaching_s(some[by_size[n]].genotype) > limit_s:
             break
-    return some[min(found)] if found else None
+    return some[min(indices)] if indices else None
 
 
 def least(some: Sequence[Candidate], finisher: Finetuner) -> Candidate:

@@ -252,9 +252,9 @@ class _Finishing:
         """Report how many networks an interrupted command has fine-tuned."""
         state = self._state
         others = [c.genotype for c in wanted if c.id not in state.finished] if self._trains else []
-        if kept := sum(map(state.finisher.is_kept, others)):
+        if n_stored := sum(map(state.finisher.is_kept, others)):
             n = min(len(wanted), self._n_max()) - len(state.finished)  # without the teacher
-            self._reporter.say([f"{kept} of {max(kept, n)} members were finished before."])
+            self._reporter.say([f"{n_stored} of {max(n_stored, n)} members were finished before."])
 
     def _choose_teacher(self, wanted: Sequence[Candidate]) -> list[Genotype]:
         """Return the teacher, if there is one, and add it to the fine-tuner."""
@@ -326,12 +326,12 @@ class _Finishing:
 
     def _chosen(self, share: float, probability: float | None = None) -> list[Candidate]:
         """Return candidates to fine-tune, with their costs on all targets."""
-        found = self._look(probability)
+        chosen = self._look(probability)
         if self._trains:
             n = math.ceil(share * self._n_max())
-            found = found[: max(0, n - len(self._state.finished))]
+            chosen = chosen[: max(0, n - len(self._state.finished))]
         figures = {c.id: c.figures for c in self._candidates}  # targets may see different ones
-        return [replace(c, figures=figures[c.id]) for c in found]
+        return [replace(c, figures=figures[c.id]) for c in chosen]
 
     def _n_max(self) -> int:
         """Return the maximum number of networks to fine-tune for all targets."""

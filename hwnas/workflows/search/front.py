@@ -337,5 +337,5 @@ def folder_of(folder: RunFolder, target: str) -> RunFolder:
 def manifest_of(manifest: Row, target: str) -> Row:
     """Return the manifest of a target's folder, given the manifest of the run."""
     inner = {n: v for n, v in manifest.items() if n not in ("targets", "objectives")}
-    own: Row = manifest["targets"][target]
-    return {**inner, **own, "part_of": ".."}
+    target_facts: Row = manifest["targets"][target]
+    return {**inner, **target_facts, "part_of": ".."}

@@ -64,8 +64,8 @@ def fitting(
 ) -> list[Candidate]:
     """Return the fine-tuned candidates that meet the budgets of all targets."""
     targets = context.targets(contexts)
-    found = [c for c in candidates if c.id in finish.finished and targets.fits_all(c)]
-    return [finish.as_finished(c) for c in found]
+    feasible = [c for c in candidates if c.id in finish.finished and targets.fits_all(c)]
+    return [finish.as_finished(c) for c in feasible]
 
 
 def verified(
@@ -79,18 +79,18 @@ def verified(
     """Return the joint front of candidates that meet all budgets, verified on each target."""
     names, targets = objectives(contexts), context.targets(contexts)
     known, failed = {name for front in fronts for name in front.front.failed}, dict[str, str]()
-    left = [c for c in fitting if c.id not in known]
-    found = pareto_front(left, names) if left else []
+    open_candidates = [c for c in fitting if c.id not in known]
+    selected = pareto_front(open_candidates, names) if open_candidates else []
     by_target: dict[str, dict[str, Member]] = {}
-    for s in contexts if found else ():
-        seen = [targets.seen(c, s.target) for c in found if c.id not in failed]
+    for s in contexts if selected else ():
+        candidates = [targets.seen(c, s.target) for c in selected if c.id not in failed]
         place, phase = folder_of(folder, s.target), f"Verify on {s.target}"
-        front = s.verified(seen, finish.finisher, place, reporter, phase)
+        front = s.verified(candidates, finish.finisher, place, reporter, phase)
         failed |= {name: f"{s.target}: {reason}" for name, reason in front.failed.items()}
         by_target[s.target] = {member.candidate.id: member for member in front.members}
     members = [
         join_members(c, {target: parts[c.id] for target, parts in by_target.items()})
-        for c in found
+        for c in selected
         if c.id not in failed
     ]
     data, qualities = contexts[0].parts.data, {m.candidate.id: m.quality for m in members}
@@ -108,14 +108,14 @@ def verified(
 def _confusions(
     members: Sequence[Member], by_target: Mapping[str, Mapping[str, Member]]
 ) -> dict[str, Confusion]:
-    found: dict[str, Confusion] = {}
+    result: dict[str, Confusion] = {}
     for name in (member.candidate.id for member in members):
         each = {target: parts[name].confusion for target, parts in by_target.items()}
         first, *others = each.values()
         if all(other == first for other in others):
             each = {"": first}
-        found |= {f"{name} on {t}" if t else name: c for t, c in each.items() if c is not None}
-    return found
+        result |= {f"{name} on {t}" if t else name: c for t, c in each.items() if c is not None}
+    return result
 
 
 def joint_record(
@@ -149,7 +149,9 @@ def write_joint_front(
     content = {
         "format": FORMAT,
         "objectives": {n: "max" if metric_of(n).maximise else "min" for n in names},
-        "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
+        "budgets": {
+            t: dict(_budget(target_facts).limits) for t, target_facts in manifest["targets"].items()
+        },
         "members": rows,
         **({"classes": classes_record(counts, joint.confusions)} if counts else {}),
         **({"unverified": dict(joint.front.failed)} if joint.front.failed else {}),
@@ -157,7 +159,9 @@ def write_joint_front(
     }
     against = {f.context.target: f.against for f in fronts if f.against is not None}
     if against:
-        manifest["baseline"] = {target: baseline_record(held) for target, held in against.items()}
+        manifest["baseline"] = {
+            target: baseline_record(comparison) for target, comparison in against.items()
+        }
     folder.write_json("front.json", content)
     ids = frozenset(member.candidate.id for member in joint.front.members)
     data = {front.context.target: replace(front.data, for_all=ids) for front in fronts}
@@ -168,7 +172,11 @@ def write_joint_front(
     if joint.front.members:
         page = replace(page, results=[result_section(_result(folder, manifest, fronts, joint))])
     findings = [*missed]
-    findings += [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
+    findings += [
+        f"{target}: {line}"
+        for target, comparison in against.items()
+        for line in comparison.sentences
+    ]
     findings += joint.notes
     for f in fronts:
         lines = [*f.headline, *f.notes, *f.cascades.sentences, *f.exits.sentences]
@@ -184,8 +192,8 @@ def _result(
 ) -> SearchResultData:
     """Return the data of the first section of the page."""
     caveats = [
-        (f"target {target}", own["config"]["target"]["caveat"])
-        for target, own in manifest["targets"].items()
+        (f"target {target}", target_facts["config"]["target"]["caveat"])
+        for target, target_facts in manifest["targets"].items()
     ]
     return SearchResultData(
         str(folder.path),
@@ -198,17 +206,17 @@ def _result(
     )
 
 
-def _budget(own: Mapping[str, Any]) -> Budget:
-    return Budget.of(own["config"]["budget"])
+def _budget(target_facts: Mapping[str, Any]) -> Budget:
+    return Budget.of(target_facts["config"]["budget"])
 
 
 def _facts(manifest: Row) -> list[tuple[str, str]]:
     facts = []
-    for target, own in manifest["targets"].items():
+    for target, target_facts in manifest["targets"].items():
         facts += [
-            (f"{target}: target", own["config"]["target"]["caveat"]),
-            (f"{target}: cost model", own["config"]["cost"]),
-            (f"{target}: budget", str(_budget(own))),
+            (f"{target}: target", target_facts["config"]["target"]["caveat"]),
+            (f"{target}: cost model", target_facts["config"]["cost"]),
+            (f"{target}: budget", str(_budget(target_facts))),
         ]
     n = f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "
     n += f"{manifest['n_infeasible']} meet no budget"

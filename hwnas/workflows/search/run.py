@@ -281,7 +281,7 @@ def _targets(contexts: Sequence[TargetContext]) -> Row:
     tables = {s.target: {"latency_table": s.device and s.device.facts} for s in contexts}
     if len(contexts) == 1:
         return tables[contexts[0].target]
-    own = {
+    by_target = {
         s.target: tables[s.target] | {"config": redact_config(asdict(s.config))} for s in contexts
     }
-    return {"objectives": list(context.objectives(contexts)), "targets": own}
+    return {"objectives": list(context.objectives(contexts)), "targets": by_target}

@@ -125,8 +125,8 @@ def _manifest(
         name: sha256(json.dumps(value).encode()).hexdigest()[:16]
         for name, value in decisive.items()
     }
-    own = {name: backends.version(name) for name in _DECISIVE}
-    check_resumed(earlier, folder, digests, config.n_trials, own)
+    versions = {name: backends.version(name) for name in _DECISIVE}
+    check_resumed(earlier, folder, digests, config.n_trials, versions)
     return {
         **initial_manifest("search", arguments, earlier, config),
         "digests": digests,

@@ -380,8 +380,8 @@ class Planner:
         """Return the time limit after ``study_s`` seconds of earlier trials, if there is one."""
         if self._plan is None:
             return None
-        spent_s = study_s + self._earlier.get("finishing_s", 0.0) if self._earlier else 0.0
-        return TimeLimit(self._plan, max(spent_s, self._earlier.get("elapsed_s", 0.0)))
+        earlier_s = study_s + self._earlier.get("finishing_s", 0.0) if self._earlier else 0.0
+        return TimeLimit(self._plan, max(earlier_s, self._earlier.get("elapsed_s", 0.0)))
 
     def outcome(self, candidates: Sequence[Candidate], n_trials: int) -> list[str]:
         """Return a message if the limit ended the search with few scored candidates."""
