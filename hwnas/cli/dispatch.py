@@ -212,7 +212,9 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
     if not any(a.lstrip("+~").startswith(("-", "hydra.", "hydra/")) for a in arguments):
         return [compose(name, arguments)]  # Hydra's command line composes twice
     if verb in _SWEPT and any(last_text(arguments, key) for key in ("+target", "target")):
-        compose(name, _unprinted(arguments))  # Hydra prints values that are not allowed, too
+        compose(
+            name, _without_print_flags(arguments)
+        )  # Hydra prints values that are not allowed, too
     # Hydra only composes; the verb runs after it, so that hwnas formats its errors.
     jobs: list[DictConfig] = []
     folder = _prepare(verb, name, arguments)
@@ -222,7 +224,7 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
     return [checked(name, composed, arguments) for composed in jobs]
 
 
-def _unprinted(arguments: Sequence[str]) -> list[str]:
+def _without_print_flags(arguments: Sequence[str]) -> list[str]:
     """Return the arguments without the flags that only print the configuration."""
     options, folders = package.without_folders(arguments)
     kept_arguments, rest = [f"--config-dir={folder}" for folder in folders], iter(options)

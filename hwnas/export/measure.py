@@ -141,7 +141,7 @@ def measure(
         costed = artefacts.remeasure(runtimes.paths(folder, name), lowered, read)
         before, limits = _before(recorded, target), _limits(recorded, target)
         measured = ArtefactCosts(target, name, costed.cost.figures, before, limits)
-        costs = [_compared(measured, costed.recompiled, folder, recorded)]
+        costs = [_with_differences(measured, costed.recompiled, folder, recorded)]
         if "exits" in recorded and description.exits:
             costs.append(_all_segments(folder, recorded, recorded["exits"], measured, artefacts))
     return costs
@@ -162,10 +162,10 @@ def _all_segments(
     costed = artefacts.remeasure(files, lowered, read)
     before = quantities_from_json(record["worst"]) if whole.before else {}
     measured = ArtefactCosts(target, "All segments", costed.cost.figures, before, whole.limits)
-    return _compared(measured, costed.recompiled, folder, recorded)
+    return _with_differences(measured, costed.recompiled, folder, recorded)
 
 
-def _compared(
+def _with_differences(
     measured: ArtefactCosts, compiled: Mapping[str, bytes], folder: Path, recorded: Proof
 ) -> ArtefactCosts:
     """Return costs with the differences between a compiler's result and the proof."""

@@ -366,7 +366,7 @@ def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
             continue
         default = native if native in runnable and backend.name == target.runtime else runnable[0]
         values = {**_placeholders(backend, target), "DEFAULT": default}
-        code = _filled(runner.code, values) + task.print_code()
+        code = _fill_placeholders(runner.code, values) + task.print_code()
         for name in dict.fromkeys([*([] if result else [RUNNER]), runner.name]):
             head = _RUNNER.format(
                 name=name,
@@ -385,6 +385,6 @@ def _placeholders(backend: BackendDescription, target: Target) -> Mapping[str, s
     return section.substitutions if isinstance(section, BackendSettings) else {}
 
 
-def _filled(code: str, values: Mapping[str, str]) -> str:
+def _fill_placeholders(code: str, values: Mapping[str, str]) -> str:
     """Replace all placeholders at once, so that values are not searched for placeholders."""
     return re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], code)

@@ -339,7 +339,7 @@ def _program(
     solution: Solution, some: Sequence[int], settled: set[int], before: PreviousPlan
 ) -> tuple[Program, HourBlock]:
     """Return the program of some hours, given the settled hours' purchases and the budgets left."""
-    spent = _spent(solution, {*range(len(solution.hours))} - {*some})
+    spent = _budget_use(solution, {*range(len(solution.hours))} - {*some})
     bought = _machines_bought(solution, settled, before)
     part = HourBlock(tuple(some), solution.task.weight[[*some]], bought=bought, spent=spent)
     return assemble(solution.task, join_columns(solution.hour_columns, some), part), part
@@ -361,7 +361,7 @@ def _resolve(
         solution.hours[i] = hour
 
 
-def _spent(solution: Solution, others: set[int]) -> dict[str, float]:
+def _budget_use(solution: Solution, others: set[int]) -> dict[str, float]:
     """Return the daily budgets that hours use, without purchases."""
     task, taken = solution.task, dict[str, float]()
     budgets: tuple[Objective, ...] = ("cost", "carbon")

@@ -87,10 +87,10 @@ def compress(
         ((name, pick),) = picks.items()
         assert pick is not None  # an order with all exports present was rejected
         work = _CompressionJob(config, pick, reporter)
-        found = work.found()
-        done = write_export(work.made(found), name, order)
+        result = work.find_compression()
+        done = write_export(work.compressed_network(result), name, order)
     limits = config.allowed.limits
-    return CompressionResult([done], failures(done, order.root), work.before, found, limits)
+    return CompressionResult([done], failures(done, order.root), work.before, result, limits)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _CompressionJob:
         """The operators of the network."""
         return self.pick.context.parts.networks.lower(self.pick.genotype)
 
-    def found(self) -> Compression:
+    def find_compression(self) -> Compression:
         """Return the compression whose compiled files fit the budget, or the closest one.
 
         Raises:
@@ -157,12 +157,14 @@ class _CompressionJob:
             )
         best = None
         for spare in _SPARES:
-            if (found := self._fitter.fit(self._aim(spare))) is None:
+            if (candidate := self._fitter.fit(self._aim(spare))) is None:
                 break
-            best = found
+            best = candidate
             if not self._packs:  # costs do not depend on the weights
                 break
-            if not allowed.exceeded(self._compiled(self.made(found), self._at_proof)):
+            if not allowed.exceeded(
+                self._compiled(self.compressed_network(candidate), self._at_proof)
+            ):
                 break
         if best is None:
             fewest = min(self._means.bits, default=NATIVE_BITS)
@@ -184,11 +186,14 @@ class _CompressionJob:
             limits[name] = min(1 - spare, share) * limit
         return Budget(limits)
 
-    def made(self, found: Compression) -> PickedNetwork:
+    def compressed_network(self, result: Compression) -> PickedNetwork:
         """Return the compressed network for export."""
         finisher = self.pick.finisher
         other = replace(
-            finisher.config, bits={**found.bits}, prune=found.prune, later_epochs=self.config.epochs
+            finisher.config,
+            bits={**result.bits},
+            prune=result.prune,
+            later_epochs=self.config.epochs,
         )
         return replace(self.pick, finisher=replace(finisher, other=other))
 

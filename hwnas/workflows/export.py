@@ -124,7 +124,7 @@ def picked(
     if budget is not None:
         searches = [_within(search, budget) for search in searches]
     candidates = _candidates(source, searches[0])
-    genotypes = _picked(config, source, candidates, reporter)
+    genotypes = _selected_networks(config, source, candidates, reporter)
     names = {
         (search.target.name, g.id): f"{search.target.name}/{g.id}" if len(searches) > 1 else g.id
         for search in searches
@@ -135,7 +135,7 @@ def picked(
         output.create("dir")
         stack.callback(output.close)
         folders.sweep(order.root, beside=config.dir is None)
-        missing = _left(order, names, reporter)
+        missing = _missing_exports(order, names, reporter)
         with reporter.timed("Load data"):
             contexts = stack.enter_context(context.open_contexts(searches, reporter))
         reporter.say(contexts[0].parts.data.notes)
@@ -203,7 +203,7 @@ def _within(search: SearchConfig, budget: Row) -> SearchConfig:
     return replace(search, budget=budget)
 
 
-def _left(
+def _missing_exports(
     order: ExportRequest, names: Mapping[tuple[str, str], str], reporter: Reporter
 ) -> list[str]:
     """Return the names of networks that the same, interrupted command has not exported yet.
@@ -264,7 +264,7 @@ def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
     return read_candidates(source.path, [stem(name) for name in search.spaces], names) or []
 
 
-def _picked(
+def _selected_networks(
     config: ExportConfig, source: RunFolder, candidates: Sequence[Candidate], reporter: Reporter
 ) -> list[Genotype]:
     """Return the selected networks, and report how many of the front are left out.

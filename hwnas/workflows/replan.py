@@ -228,7 +228,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     sources = _sources(config)
     config = replace(config, service=sources["service"], fleet=sources["fleet"])
     n_hours = old.n_hours
-    seen = _seen(config, old)
+    seen = _read_telemetry(config, old)
     if seen.by_hour and config.begin is not None:
         raise ConfigError(
             f"begin={config.begin} has no effect: {config.telemetry} has hours of the plan, not "
@@ -315,7 +315,7 @@ def _sources(config: ReplanConfig) -> dict[str, str]:
     return given
 
 
-def _seen(config: ReplanConfig, plan: "DeploymentPlan") -> _ReadTelemetry:
+def _read_telemetry(config: ReplanConfig, plan: "DeploymentPlan") -> _ReadTelemetry:
     """Return the telemetry of a file or a server."""
     from hwnas.fleet import telemetry
 

@@ -67,12 +67,12 @@ def split(
             advance(1)
     every = [*split_timing.timed_parts(whole, splits, outputs, images)]
     timed = [t for each, target in zip(configs, targets, strict=True)
-             for t in _timed(every, each, target, reporter)]  # fmt: skip
-    profile = [_profiled(each, whole) for each in timed]
+             for t in _time_parts(every, each, target, reporter)]  # fmt: skip
+    profile = [_profile_row(each, whole) for each in timed]
     cuts = [_cut(each, of, whole) for each, of in zip(splits, outputs, strict=True)]
     tables = _SplitTables(cuts, [_row(cut, profile) for cut in cuts], profile)
-    content = {f"{p.place}/{p.file}": p.model for p in every if p.place} | _own(timed)
-    path = _written(configs, arguments, targets, tables, content)
+    content = {f"{p.place}/{p.file}": p.model for p in every if p.place} | _target_files(timed)
+    path = _write_folder(configs, arguments, targets, tables, content)
     names = [each.name for each in splits] + ["cuts.csv", PROFILE, FILE, "manifest.json"]
     sentences = [*_sentences(cuts, whole, path), *_drifts(profile)]
     return FolderResult(path, sentences, {"cuts": tables.rows, "profile": profile}, "cuts", names)
@@ -106,7 +106,7 @@ def _images(folder: Path, recorded: Proof) -> Floats:
     )
 
 
-def _timed(
+def _time_parts(
     every: Sequence[split_timing.TimedPart], config: SplitConfig, target: Target, reporter: Reporter
 ) -> Iterator[PartTiming]:
     n = len(split_timing.batch_sizes(config, target)) * len(every)
@@ -114,7 +114,7 @@ def _timed(
         yield from split_timing.time_parts(every, config, target, advance)
 
 
-def _own(timed: Sequence[PartTiming]) -> dict[str, bytes]:
+def _target_files(timed: Sequence[PartTiming]) -> dict[str, bytes]:
     """Return the files of each target by path, for the smallest batch size."""
     result = dict[str, bytes]()
     for each in timed:
@@ -123,7 +123,7 @@ def _own(timed: Sequence[PartTiming]) -> dict[str, bytes]:
     return result
 
 
-def _profiled(timed: PartTiming, whole: ExportedNetwork) -> Row:
+def _profile_row(timed: PartTiming, whole: ExportedNetwork) -> Row:
     """Return a row in the format of plan profiles, with the timing method."""
     figures, target = timed.cost.figures, timed.target
     row: Row = {"id": timed.part.id, "precision": whole.precision, "target": target.name}
@@ -162,7 +162,7 @@ class _SplitTables:
     profile: Sequence[Row]
 
 
-def _written(
+def _write_folder(
     configs: Sequence[SplitConfig],
     arguments: Sequence[str],
     targets: Sequence[Target],

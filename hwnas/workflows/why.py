@@ -54,7 +54,7 @@ def why(config: WhyConfig) -> WhyReport:
         ("Figures", [_figures(explained.candidate, verified)]),
         (f"{label}, training by training", [*_trained(explained.candidate, run)]),
         ("Limits", [*_limits(explained.candidate, run, verified)]),
-        ("When it came", _came(explained, objectives)),
+        ("When it came", _rank_before(explained, objectives)),
         ("Now, as searched", _now(explained, objectives)),
     ]
     contents = [Section(title, parts) for title, parts in sections if parts]
@@ -93,7 +93,9 @@ def _headline(explained: Explanation, status: str, verified: Member | None) -> s
     elif explained.now is None and not candidate.reason:
         state = "on no front for all targets, as one of them cannot run it"
     again = [str(number) for number in explained.trials[1:]]
-    trials = f"trial {candidate.trial}{', came again at ' * bool(again)}{_listed(again, 'trial')}"
+    trials = (
+        f"trial {candidate.trial}{', came again at ' * bool(again)}{_join_words(again, 'trial')}"
+    )
     return f"{candidate.id}: {state} ({trials}; {status})"
 
 
@@ -122,7 +124,7 @@ def _proposed(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
     if proposal.parents:
         ids = {c.trial: c.id for c in run.record.candidates}
         parents = [f"{number} ({ids[number]})" for number in proposal.parents if number in ids]
-        lines.append(f"It descends from {_listed(parents, 'trial')}.")
+        lines.append(f"It descends from {_join_words(parents, 'trial')}.")
     return lines
 
 
@@ -273,7 +275,7 @@ def _verification(verified: Member, exceeded: Sequence[str]) -> str:
     return "By its own files it left the front: another member is better."
 
 
-def _came(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
+def _rank_before(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
     """Return the rank of the candidate among earlier candidates."""
     standing = explained.before
     if standing is None:
@@ -282,7 +284,7 @@ def _came(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
         return ["It was the first that was scored."]
     beat = f"It beat {len(standing.beaten)} of {standing.n_others} that had been scored"
     if explained.displaced:
-        displaced = _listed([c.id for c in explained.displaced])
+        displaced = _join_words([c.id for c in explained.displaced])
         beat += f"; off the front went {displaced}"
     if not standing.beaten_by:
         return [f"{beat}.", "Nothing beat it: it joined the front."]
@@ -332,7 +334,7 @@ def _cell(candidate: Candidate, name: str, explained: Candidate | None) -> str:
     return f"{value:.5g} ({value - explained.figures[name].value:+.2g})"
 
 
-def _listed(words: Sequence[str], what: str = "") -> str:
+def _join_words(words: Sequence[str], what: str = "") -> str:
     """Return words as a list: ``trials a, b and 3 more``."""
     plural = f"{what}{'s' * (len(words) > 1)} " if what and words else ""
     more = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""

@@ -35,7 +35,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
         candidate: The candidate as in the study.
     """
     manifest = run.manifest
-    figures, lines = [*_read(manifest, candidate)], []
+    figures, lines = [*_training_figures(manifest, candidate)], []
     metric = recorded_task(manifest).metric
     if candidate.stopped and accuracy_source(manifest) == "trained":
         lines.append(
@@ -47,7 +47,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
     finished = done["finished"].get(candidate.id)
     if finished is not None:
         figures.append(("finished", Quantity(*finished)))
-        lines.append(_finished(done, candidate.id))
+        lines.append(_finished_sentence(done, candidate.id))
         if candidate.id in done.get("hurried", ()):
             lines.append(
                 "The time limit ended before it was trained for int8: it is calibrated alone. "
@@ -62,7 +62,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
         )
     for target, folder in run.folders.items():
         where = f" on {target}" if target else ""
-        estimate = _believed(folder, metric, candidate.id)
+        estimate = _posterior(folder, metric, candidate.id)
         if estimate is None:
             continue
         of_finished, figure, probability = estimate
@@ -79,7 +79,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
     return TrainingHistory(figures, lines)
 
 
-def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quantity]]:
+def _training_figures(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quantity]]:
     """Yield the metric after each training, and the expected final one if training was stopped."""
     n, task = manifest.get("images", {}).get("validation"), recorded_task(manifest)
     for name, value in candidate.details.items():
@@ -117,7 +117,7 @@ def _late(minutes: float | None) -> str:
     return f", and none is begun that would end after {minutes:g} minutes"
 
 
-def _finished(done: FinetuningRecord, genotype_id: str) -> str:
+def _finished_sentence(done: FinetuningRecord, genotype_id: str) -> str:
     if not done["epochs"]:
         return "Finished without further training (finish.epochs=0)."
     words = f"Finished by {counted(done['epochs'], 'epoch')} more"
@@ -129,7 +129,7 @@ def _finished(done: FinetuningRecord, genotype_id: str) -> str:
     return f"{words}, with {done['alpha']:.0%} of the loss on what {teacher} answers."
 
 
-def _believed(
+def _posterior(
     folder: Path, metric: str, genotype_id: str
 ) -> tuple[bool, Quantity, float | None] | None:
     """Return the estimate of a candidate's metric, and its probability of being on the front.

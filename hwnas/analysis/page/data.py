@@ -231,7 +231,7 @@ def content(explorer: FrontExplorer, n_runs: int) -> Content:
     """
     choices = _Choices([point for run in explorer.runs for point in run.points])
     limit = _MAX_POINTS // max(1, n_runs)
-    indices = [_kept(run.points, explorer, limit) for run in explorer.runs]
+    indices = [_thinned_indices(run.points, explorer, limit) for run in explorer.runs]
     points = [
         run.points[i] for run, which in zip(explorer.runs, indices, strict=True) for i in which
     ]
@@ -305,7 +305,9 @@ def _run(run: RunData, n_shown: int) -> Content:
             "refused": run.n_refused, "choices": any(p.options for p in run.points)}  # fmt: skip
 
 
-def _kept(points: Sequence[PagePoint], explorer: FrontExplorer, most: int) -> NDArray[np.intp]:
+def _thinned_indices(
+    points: Sequence[PagePoint], explorer: FrontExplorer, most: int
+) -> NDArray[np.intp]:
     """Return the indices of the shown points of a run: its front and others."""
     if len(points) <= most:
         return np.arange(len(points))

@@ -226,7 +226,7 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
 
     renewed = {argument_key(argument) for argument in arguments} | {"run.dir", "run.resume"}
     manifest = read_manifest(Path(resume))
-    recorded = _searched(Path(resume), manifest)
+    recorded = _search_arguments(Path(resume), manifest)
     former = [old for old in recorded if argument_key(old) not in renewed]
     if manifest.get("verb") == "search":
         options = [a for a in arguments if a not in ("-m", "--multirun")]
@@ -271,14 +271,14 @@ def _of_run(run: Path, manifest: Manifest) -> list[str]:
             continue
         elif not key.startswith("-") and not name.startswith(("hydra.", "hydra/")):
             options.pop(name, None)
-            options[name] = f"{key}={_placed(name, value, existing)}" if sign else argument
+            options[name] = f"{key}={_resolve(name, value, existing)}" if sign else argument
     return [*folders, *options.values()]
 
 
-def _placed(option: str, value: str, existing: Callable[[str], str]) -> str:
+def _resolve(option: str, value: str, existing: Callable[[str], str]) -> str:
     """Return the value of an option; names of files and folders where they exist."""
     if value[:1] == "[" and value[-1:] == "]":
-        return f"[{','.join(_placed(option, part, existing) for part in value[1:-1].split(','))}]"
+        return f"[{','.join(_resolve(option, part, existing) for part in value[1:-1].split(','))}]"
     text = text_of(value)
     is_path = bool(Path(text).suffix) or "/" in text or option.endswith((".path", ".dir", "_from"))
     if not is_path or option in ("dataset.hub_id", "study.storage"):
@@ -313,7 +313,7 @@ def keep_inputs(run: Path, arguments: Sequence[str]) -> None:
 _KEPT, _KEPT_BYTES = (".yaml", ".ini", ".json"), 4 << 20
 
 
-def _searched(run: Path, manifest: Manifest) -> list[str]:
+def _search_arguments(run: Path, manifest: Manifest) -> list[str]:
     """Return a run's arguments, with the defaults that may differ in other versions.
 
     These are the search spaces of a target, the recipe and duration of training, and with a time
@@ -347,7 +347,9 @@ def searches(folder: str) -> list[Any]:
     ``accuracy`` is what the search used, chosen by default or not.
     """
     manifest = read_manifest(Path(folder), "run")
-    arguments = [a for a in _searched(Path(folder), manifest) if not a.startswith("run.resume=")]
+    arguments = [
+        a for a in _search_arguments(Path(folder), manifest) if not a.startswith("run.resume=")
+    ]
     composed = [compose("search", own) for own in for_targets(arguments)]
     own = [replace(config, study=replace(config.study, storage=None)) for config in composed]
     check_places(own, _confirmed.get(), f"run={folder}")  # the study is not opened

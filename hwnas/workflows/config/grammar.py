@@ -200,7 +200,7 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
         missing = f"The target has no default: write +target=<name>, one of {targets}."
         return of_run if any(a.startswith("+target") for a in arguments) else missing
     if key in options and not _KEY.search(text):
-        return _not_so(options[key], _written(key, arguments))
+        return _not_so(options[key], _last_value(key, arguments))
     return _other(key, text, options, verb, arguments)
 
 
@@ -291,7 +291,7 @@ def _number(value: str) -> float | str:
         return value
 
 
-def _written(key: str, arguments: Sequence[str]) -> str | None:
+def _last_value(key: str, arguments: Sequence[str]) -> str | None:
     """Return the last value of an option as written."""
     values = [a.partition("=")[2] for a in arguments if a.partition("=")[0].strip("+~") == key]
     return values[-1] if values else None
@@ -317,5 +317,5 @@ def _other(
     if key or not text.strip():
         from hwnas.workflows.config.suggestions import unknown_option
 
-        return unknown_option(key, verb, _written(key, arguments) or "")
+        return unknown_option(key, verb, _last_value(key, arguments) or "")
     return " ".join(text.partition("See https")[0].split())

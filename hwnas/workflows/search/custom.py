@@ -34,7 +34,7 @@ class CheckedEvaluator:
         found: object = self._evaluator.score(genotype, incumbent)
         if not isinstance(found, Score):
             raise ConfigError(
-                f"{where} returns {_shown(found)}. It must return a score, for example "
+                f"{where} returns {_describe_value(found)}. It must return a score, for example "
                 'hwnas.Score(hwnas.Quantity(0.9, "modelled")).'
             )
         figure = _figure(found.figure, f"{where}: {self._metric}")
@@ -88,7 +88,7 @@ class CheckedCostModel:
         found: object = self._model.cost(genotype)
         if not isinstance(found, Cost):
             raise ConfigError(
-                f"{where} returns {_shown(found)}. It must return costs, for example "
+                f"{where} returns {_describe_value(found)}. It must return costs, for example "
                 'hwnas.Cost({"latency_ms": hwnas.Quantity(1.5, "modelled")}).'
             )
         return replace(
@@ -129,7 +129,9 @@ def _figure(figure: object, what: str) -> Quantity:
         ConfigError: it is no quantity, or an invalid one.
     """
     if not isinstance(figure, Quantity):
-        raise ConfigError(f"{what} is {_shown(figure)}. Return hwnas.Quantity(VALUE, SOURCE).")
+        raise ConfigError(
+            f"{what} is {_describe_value(figure)}. Return hwnas.Quantity(VALUE, SOURCE)."
+        )
     if figure.source not in SOURCES:
         raise ConfigError(
             f"{what} has the source {figure.source!r}. Allowed: {', '.join(SOURCES)}."
@@ -154,13 +156,13 @@ def _number(value: object, what: str) -> float:
     try:
         number = float("" if isinstance(value, str) else value)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several elements
-        raise ConfigError(f"{what} is {_shown(value)}. It must be a number.") from None
+        raise ConfigError(f"{what} is {_describe_value(value)}. It must be a number.") from None
     if not math.isfinite(number):
         raise ConfigError(f"{what} is {number}. It must be a finite number.")
     return number
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     """Return type and value in one line."""
     return f"{type(value).__name__} {' '.join(reprlib.repr(value).split())}"
 
@@ -186,7 +188,7 @@ class CustomComponents:
         ):
             if given is not None and not callable(getattr(given, has, None)):
                 raise ConfigError(
-                    f"{keyword}= is {_shown(given)}, which has no method {has}. See "
+                    f"{keyword}= is {_describe_value(given)}, which has no method {has}. See "
                     "help(hwnas.search)."
                 )
 

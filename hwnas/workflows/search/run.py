@@ -128,7 +128,9 @@ def _search(
             _begin(folder, manifest, arguments)
             if planner.is_first:
                 reporter.say(start_lines(contexts, arguments, folder.path))
-                reporter.say(_resumed(folder.path, earlier, len(study.candidates), config.n_trials))
+                reporter.say(
+                    _resume_messages(folder.path, earlier, len(study.candidates), config.n_trials)
+                )
             reporter.say(planner.messages)
             reporter.follow(study, context.followed(contexts))
             reporter.expect(RemainingTime(contexts, study, limit))
@@ -182,7 +184,7 @@ def _baselines(contexts: Sequence[TargetContext]) -> "dict[str, Baseline]":
     return read_baselines(contexts)
 
 
-def _resumed(path: Path, earlier: Row, n_done: int, n_trials: int) -> list[str]:
+def _resume_messages(path: Path, earlier: Row, n_done: int, n_trials: int) -> list[str]:
     """Return a sentence on the results of the earlier commands of a run."""
     if not earlier:
         return []
