@@ -209,11 +209,11 @@ def test_commands_on_shared_database_have_separate_times(
     trial = a.ask(RandomSampler(seed=0), 3)
     assert trial is not None
     _evaluate_trial(a, trial, tiny)
-    spent = a.spent_s
-    assert spent > 0
+    elapsed_s = a.spent_s
+    assert elapsed_s > 0
     assert a.ask(RandomSampler(seed=0), 3) is not None  # running
     time.sleep(0.05)
-    assert a.spent_s >= spent + 0.05
+    assert a.spent_s >= elapsed_s + 0.05
     assert b.spent_s == 0
     a.wait(5.0)
     longer_named = SharedStudy(replace(shared, worker="aa"), tiny)

@@ -177,13 +177,13 @@ def test_backend_names_occur_only_in_their_folder() -> None:
     result = []
     for path in sorted(ROOT.rglob("*.py")):
         where = path.relative_to(ROOT).parts
-        own = where[2] if where[1:2] == ("backends",) and len(where) > 3 else ""
+        own_backend = where[2] if where[1:2] == ("backends",) and len(where) > 3 else ""
         for text in _texts(path):
             result += [
                 f"{path}: {name} in {text!r}"
-                for name in names - {own}
+                for name in names - {own_backend}
                 if name in text.lower()
-                and ("/".join(where[2:]) if own else where[-1], name) not in _EXEMPT
+                and ("/".join(where[2:]) if own_backend else where[-1], name) not in _EXEMPT
             ]
     assert result == []
 

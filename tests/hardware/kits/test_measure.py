@@ -307,5 +307,5 @@ def test_changed_file_is_refused(kit: Path) -> None:
 def test_error_for_unmeasured_target_gives_command(capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["search", *TARGET, "target.offline.file=/nowhere/device.json", "n_trials=1"])
     assert code == 2
-    said = "target.offline.file=/nowhere/device.json search_space=tiny kit=DIR"
-    assert said in capsys.readouterr().err
+    options = "target.offline.file=/nowhere/device.json search_space=tiny kit=DIR"
+    assert options in capsys.readouterr().err

@@ -130,8 +130,8 @@ def test_imported_export_matches_torch(name: str, opset: int, is_dynamic: bool) 
 @tracing_is_no_error
 def test_exported_batch_norm_is_folded() -> None:
     module = model("resnet")
-    kept = torch.onnx.TrainingMode.PRESERVE
-    exported = export(module, 17, training=kept, do_constant_folding=False)
+    mode = torch.onnx.TrainingMode.PRESERVE
+    exported = export(module, 17, training=mode, do_constant_folding=False)
     kinds = [node.op_type for node in onnx.load_from_string(exported).graph.node]
     assert kinds.count("BatchNormalization") == 6
     lowered, weights = import_onnx(exported)

@@ -591,7 +591,7 @@ def test_invalid_arguments_are_refused_before_first_trial(
         )
 
 
-def test_root_that_is_no_parameter_is_refused_in_the_second_trial() -> None:
+def test_unknown_root_is_refused_in_second_trial() -> None:
     study = optuna.create_study(
         directions=["maximize", "minimize"], sampler=ParetoSampler(root="stage")
     )
