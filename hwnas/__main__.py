@@ -78,6 +78,8 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
         print(versions())
     elif not verb:
         print(overview())
+    elif verb in ("version", "-v", "-V"):
+        raise ConfigError(f"Unknown verb '{verb}'. The version: hwnas --version")
     elif verb not in VERBS:
         raise ConfigError(unknown_name("verb", verb, VERBS))
     elif (group := help_words(arguments)) is not None:

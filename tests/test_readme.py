@@ -135,7 +135,7 @@ def test_commands_run_in_order(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     for command in executed:
         arguments = _shorten(shlex.split(command)[1:])
-        if arguments[-1] == "model/*":
+        if arguments[-1] == "model/ID":
             (exported,) = (tmp_path / "model").iterdir()
             arguments[-1] = str(exported)
         completed = subprocess.run(
@@ -146,8 +146,9 @@ def test_commands_run_in_order(tmp_path: Path) -> None:
         assert completed.stdout
     assert {"first", "second"} <= {path.name for path in runs.iterdir()}
     (program,) = [line for line in LINES if line.startswith("python model")]
+    (exported,) = (tmp_path / "model").iterdir()
+    arguments = shlex.split(program.replace("ID", exported.name, 1), comments=True)[1:]
     output = subprocess.run(
-        program.replace("python", shlex.quote(sys.executable), 1),
-        shell=True, cwd=tmp_path, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        [sys.executable, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout
     assert re.fullmatch(r"photo\.png: \d \d+\.\d%\n", output)

@@ -110,7 +110,7 @@ def draw_front(axes: Axes, front: FrontData) -> None:
     near = [m for m in members if m.label == NEAR]
     left = [m for m in members if m.label not in ("", NEAR)]
     for chosen, colour, label in (
-        (stayed, VERIFIED, "front, verified (artefact on the test split, 95 % interval)"),
+        (stayed, VERIFIED, "front, verified (compiled file on the test split, 95 % interval)"),
         (near, NEARBY, f"verified: {NEAR}"),
         (left, LEFT, "verified: left the front or the budget"),
     ):

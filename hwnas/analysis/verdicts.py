@@ -53,7 +53,7 @@ def comparison_method(comparison: Comparison) -> Iterator[str]:
     yardstick = comparison.yardstick
     frame, target = yardstick.frame, yardstick.target
     if comparison.kind == "verified":
-        yield "Compared: verified figures (each member's compiled artefact on the test split)."
+        yield "Compared: verified figures (each member's compiled file on the test split)."
     elif any(front.run.directions for front in comparison.fronts):
         yield "Compared: figures of the search (validation split, or the benchmark table)."
     if any(not front.run.directions for front in comparison.fronts):

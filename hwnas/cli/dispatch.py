@@ -170,7 +170,7 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     processes.tune_process()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors; `worded` formats them
     swept = [a for a in arguments if a not in ("-m", "--multirun")]
-    by_target = for_targets(swept, searched=verb == "search")
+    by_target = [flags_first(each) for each in for_targets(swept, searched=verb == "search")]
     if len(swept) < len(arguments):
         if verb not in _SWEPT:
             raise ConfigError(

@@ -15,6 +15,7 @@ from hwnas.cli.console import run_verb
 from hwnas.cli.output import DISPLAY, print_lines, stored_option
 from hwnas.cli.search_notes import derived_metrics_of, notes
 from hwnas.core.errors import counted
+from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.export import picking
 from hwnas.models.families import annotations
@@ -29,6 +30,7 @@ from hwnas.workflows.search.front import (
 from hwnas.workflows.search.run import search_for_front
 
 _TABLE_ROWS = 24
+_PRECISE = 0.095  # relative half width of an interval below which a decimal is printed
 _SHORT = {"float32": "fp32"}
 _SHORT_LABELS = {"mae": "mean error"}
 
@@ -118,7 +120,7 @@ def _front_table(title: str, front: TargetFront, members: Sequence[Member]) -> T
             member.candidate.id,
             *[how] * any(runs),
             _quality(member, has_several_dtypes="/" in dtypes),
-            *(f"{member.figures[name].value:{form}}" for name, form in costs),
+            *(_cost(member.figures[name], name, form) for name, form in costs),
             "knee" if is_recommended else _label(member),
             style="bold" if is_recommended else None,
         )
@@ -128,6 +130,15 @@ def _front_table(title: str, front: TargetFront, members: Sequence[Member]) -> T
 def _quality(member: Member, *, has_several_dtypes: bool) -> str:
     """Return the quality of a member, with its dtype for a front of several dtypes."""
     return f"{_short(member.dtype('float32'))} " * has_several_dtypes + member.quality_text
+
+
+def _cost(figure: Quantity, name: str, form: str) -> str:
+    """Return a cost; a latency with its 95 % interval, relative to the value."""
+    text = f"{figure.value:{form}}"
+    if name != "latency_ms" or figure.low is None or figure.high is None:
+        return text
+    share = max(figure.high - figure.value, figure.value - figure.low) / figure.value
+    return f"{text} ±{share:{'.1%' if share < _PRECISE else '.0%'}}"
 
 
 def _head(name: str) -> str:

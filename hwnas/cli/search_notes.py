@@ -39,10 +39,11 @@ def notes(front: TargetFront, manifest: Row) -> list[str]:
         *(member.refusal for member in members if member.int8_is_slower),
         f"{_capitalised(metric_of(task.metric).title)}: of the compiled file on the whole test "
         f"split, measured; in brackets: 95 %, {task.description.interval}.",
-        f"Latency: {_sources(members, 'latency_ms')}. {target.caveat}.",
+        f"Latency: {_sources(members, 'latency_ms')} (cost={parts.config.cost})"
+        f"{_interval_words(members)}. {_capitalised(target.caveat)}.",
         f"SRAM (activations) and flash (weights): {_sources(members, 'sram_kib')}.",
         f"Energy: {_sources(members, 'energy_mj')}{_energy_shares(members)}. "
-        f"{describe_energy(target)}.",
+        f"{_capitalised(describe_energy(target))}.",
         *(_derived_words(name, members, target) for name in derived_metrics_of(front)),
         f"Files in {front.folder.path}: {' '.join(_files(front))}",
     ]
@@ -139,6 +140,13 @@ def _sources(members: Sequence[Member], name: str) -> str:
     return f"{' and '.join(sorted(verified))} (searched: {' and '.join(sorted(searched))})"
 
 
+def _interval_words(members: Sequence[Member]) -> str:
+    """Return what ± of latencies means, if they have intervals."""
+    if all(member.figures["latency_ms"].low is None for member in members):
+        return ""
+    return "; ±: the farther end of the 95 % interval, both ends are in front.csv"
+
+
 def _energy_shares(members: Sequence[Member]) -> str:
     """Return the fraction of each component of the front's energy, if known."""
     parts = {"MACs": "energy_macs_mj", "SRAM": "energy_sram_mj", "off-chip": "energy_off_chip_mj"}
@@ -146,4 +154,13 @@ def _energy_shares(members: Sequence[Member]) -> str:
     total = sum(sums.values())
     if not total:
         return ""
-    return ", " + ", ".join(f"{label} {value / total:.0%}" for label, value in sums.items())
+    percent = whole_percents([*sums.values()])
+    return ", " + ", ".join(f"{label} {n}%" for label, n in zip(sums, percent, strict=True))
+
+
+def whole_percents(values: Sequence[float]) -> list[int]:
+    """Return the shares of positive values in whole per cent, which add up to 100."""
+    shares = [100 * value / sum(values) for value in values]
+    whole = [int(share) for share in shares]
+    by_rest = sorted(range(len(shares)), key=lambda i: whole[i] - shares[i])
+    return [n + (i in by_rest[: 100 - sum(whole)]) for i, n in enumerate(whole)]

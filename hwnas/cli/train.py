@@ -42,11 +42,13 @@ def _print_profile(console: Console, result: ProfileResult) -> None:
 
 def _layer_table(result: LatencyBreakdown) -> Table:
     total = sum(layer.latency_ms for layer in result.layers)
-    table = Table("operator", "shape", "ms", "share", "bound", title=result.title,
-                  box=box.SIMPLE_HEAD, padding=0, show_edge=False)  # fmt: skip
+    bounds = [layer.bound for layer in result.layers]
+    table = Table("operator", "shape", "ms", "share", *["bound"] * any(bounds),
+                  title=result.title, box=box.SIMPLE_HEAD, padding=0, show_edge=False)  # fmt: skip
     for layer in result.layers:
         share = f"{layer.latency_ms / total:.1%}"
-        table.add_row(layer.name, layer.operator, f"{layer.latency_ms:.5f}", share, layer.bound)
+        cells = (layer.name, layer.operator, f"{layer.latency_ms:.5f}", share)
+        table.add_row(*cells, *[layer.bound] * any(bounds))
     return table
 
 

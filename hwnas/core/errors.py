@@ -86,6 +86,8 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> str:
 
 def _closest_names(name: str, options: Sequence[str]) -> list[str]:
     """Return the most similar names: those nearly as similar as the best match."""
+    if same := [option for option in options if option.casefold() == name.casefold()]:
+        return same
     matches = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
     ratios = [difflib.SequenceMatcher(None, match, name).ratio() for match in matches]
     return [match for match, r in zip(matches, ratios, strict=True) if r > ratios[0] - _MARGIN]

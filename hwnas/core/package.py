@@ -1,5 +1,6 @@
 """The version, and the location of ``conf/``, ``search_spaces/`` and ``latency_tables/``."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,9 @@ ROOT = _PACKAGED if _PACKAGED.is_dir() else _HERE.parent
 
 #: The option that names a folder of the user's configurations.
 CONFIG_DIR = ("--config-dir", "-cd")
+
+#: Lines that ``hwnas list KIND NAME`` and Hydra write, and descriptions of several lines.
+_NO_TITLE = re.compile(r"# (@package |\+?\w+=\S+$)|description: *[>|]")
 
 
 def without_folders(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
@@ -27,17 +31,20 @@ def without_folders(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def entries(folder: Path) -> dict[str, str]:
-    """Return the title of each YAML file in a folder, by file name without suffix."""
+    """Return the title of each YAML file in a folder, by file name without suffix.
+
+    It is the first comment or, in a folder of the user's, the description, if there is one.
+    """
     return {path.stem: _title(path) for path in sorted(folder.glob("*.yaml"))}
 
 
 def _title(path: Path) -> str:
-    """Return the first comment, or else the description, of a YAML file."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    for start in ("# ", "description:"):
+    starts = ("# ", "description:")  # a copied file has the comment of another one
+    for start in starts if path.is_relative_to(ROOT) else reversed(starts):
         for line in lines:
-            if line.startswith(start) and not line.startswith("# @package"):
-                return line.removeprefix(start).strip()
+            if line.startswith(start) and not _NO_TITLE.match(line):
+                return line.removeprefix(start).strip(" '\"")
     return ""
 
 

@@ -70,8 +70,8 @@ class RunFolder:
                     f"{option}."
                 )
             raise RunError(
-                f"{self.path} already contains a run. Resume it with: hwnas {verb} "
-                f"{shlex.quote(f'run.resume={self.path}')}   or choose another {option}."
+                f"{self.path} already contains a run. Resume it with: hwnas resume "
+                f"{shlex.quote(str(self.path))}   or choose another {option}."
             )
 
     def reopen(self) -> Manifest:

@@ -34,7 +34,7 @@ _HEAD = '''"""{title}
 
 Written by hwnas; needs torch alone. Batch norm is folded into the convolutions.
 
-    python model.py images.npy      # prints {answer} of each image; needs numpy, too
+    python model.py images.npy      # or images.npz: prints {answer} of each image; needs numpy
 
     from model import load
     outputs = load()(x)             # x: normalised images (N, {shape})
@@ -110,7 +110,13 @@ def main() -> None:
     here = HERE
     spec = json.loads((here / "preprocessing.json").read_text())
     photos: list[str] = []
-    pixels = np.load(sys.argv[1])
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    try:
+        pixels = np.load(sys.argv[1])
+    except (OSError, ValueError) as error:
+        sys.exit(f"{sys.argv[1]}: {getattr(error, 'strerror', None) or error}")
+    pixels = pixels["pixels"] if isinstance(pixels, np.lib.npyio.NpzFile) else pixels
     if pixels.dtype != np.uint8 or list(pixels.shape[1:]) != spec["shape"]:
         sys.exit(f"Expected uint8 (N, *{spec['shape']}), got {pixels.dtype} {pixels.shape}.")
     mean, std = torch.tensor(spec["mean"]) * 255, torch.tensor(spec["std"]) * 255
@@ -279,7 +285,7 @@ _RUNNER = '''"""Print {answer} of photos, or of the uint8 images (N, H, W, C) of
 Needs {needs} and numpy; for photos also Pillow.
 
     python {name} photo.png [MORE.jpg ...]
-    python {name} images.npy{more}
+    python {name} images.npy{more}   # or images.npz of this folder
 """
 
 import json
@@ -317,7 +323,7 @@ def read_photo(path):
             photo = Image.alpha_composite(Image.new("RGBA", photo.size, "white"), photo)
         photo = photo.convert("L" if spec["channels"] == "grey" else "RGB")
     except OSError as error:
-        sys.exit(f"{{path}}: {{error}}")
+        sys.exit(f"{{path}}: {{error.strerror or error}}")
     width, height = photo.size
     square, bilinear = min(width, height), Image.Resampling.BILINEAR
     left, top = (width - square) / 2, (height - square) / 2
@@ -333,12 +339,16 @@ def read_photo(path):
 
 if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
     sys.exit(__doc__)
-photos = [] if sys.argv[1].endswith(".npy") else sys.argv[1:]
+photos = [] if sys.argv[1].endswith((".npy", ".npz")) else sys.argv[1:]
 if photos:
     images = np.stack([read_photo(path) for path in photos])
     del sys.argv[2:]
 else:
-    images = np.load(sys.argv[1])
+    try:
+        images = np.load(sys.argv[1])
+    except (OSError, ValueError) as error:
+        sys.exit(f"{{sys.argv[1]}}: {{getattr(error, 'strerror', None) or error}}")
+    images = images["pixels"] if isinstance(images, np.lib.npyio.NpzFile) else images
 if images.dtype != np.uint8 or list(images.shape[1:]) != spec["shape"]:
     sys.exit(f"Expected uint8 (N, *{{spec['shape']}}), got {{images.dtype}} {{images.shape}}.")
 mean, std = (np.array(spec[key], np.float32) * 255 for key in ("mean", "std"))

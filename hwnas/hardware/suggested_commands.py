@@ -31,7 +31,7 @@ def suggested_command(verb: str, target: Target, *words: str) -> str:
     """Return a command line for a target, with the options that differ from its shipped file."""
     section = backends.get(target.runtime).name
     known = _facts(target, section)
-    file = shipped_options("target", target.name)
+    file = _file_options("target", target.name)
     usual = _facts(from_facts(file), section) if file else None
     changed = changed_options("target", known, usual)
     options = [f"+target={target.name}", *changed, *words]
@@ -63,6 +63,32 @@ def shipped_options(group: str, name: str) -> dict[str, Any]:
     """Return the content of the shipped file ``conf/GROUP/NAME.yaml``; empty if there is none."""
     path = Path(package.ROOT, "conf", group, f"{name}.yaml")
     return read_yaml(dict[str, Any], path, ConfigError) if path.is_file() else {}
+
+
+def _file_options(group: str, name: str) -> dict[str, Any]:
+    """Return the options of a file, in a folder of ``--config-dir`` or shipped, with its defaults.
+
+    Empty if there is none.
+    """
+    paths = (Path(folder, group, f"{name}.yaml") for folder in _CONFIG_FOLDERS)
+    path = next(filter(Path.is_file, paths), None)
+    if path is None:
+        return shipped_options(group, name)
+    given, merged = read_yaml(dict[str, Any], path, ConfigError), dict[str, Any]()
+    for base in given.pop("defaults", ()):
+        if base not in ("_self_", name):
+            merged = _merged(merged, _file_options(group, str(base)))
+    return _merged(merged, given)
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two mappings merged by their keys at all levels; values of the second replace."""
+    inner = {
+        name: _merged(first[name], value)
+        for name, value in second.items()
+        if isinstance(value, Mapping) and isinstance(first.get(name), Mapping)
+    }
+    return {**first, **second, **inner}
 
 
 def inherited_models(target: Target) -> str:

@@ -77,6 +77,11 @@ def find(candidates: Sequence[Candidate], text: str) -> str:
             f"id={text}: {len(matching)} candidates start with it: "
             f"{', '.join(matching[:_NEAREST])}{more}. Use more digits."
         )
+    if set(text) - set("0123456789abcdef"):
+        raise ConfigError(
+            f"id={text} is not an id: ids have hexadecimal digits, as {ids[0]}. hwnas why RUN "
+            "lists those of the front."
+        )
     nearest = difflib.get_close_matches(text, ids, n=_NEAREST, cutoff=0)
     raise ConfigError(
         f"id={text}: none of {len(ids)} candidates has this id. Similar ids: {', '.join(nearest)}."

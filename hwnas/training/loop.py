@@ -175,8 +175,8 @@ def device(config: TrainingConfig) -> torch.device:
         result = torch.device(name)
         torch.empty(1, device=result)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        message = f"train.device={name} cannot be used here: {reason}. Example: train.device=cpu"
+        reason = str(error).splitlines()[0].partition("Expected one of")[0] or "no such device"
+        message = f"train.device={name} cannot be used here: {reason}. Write train.device=cpu"
         raise ConfigError(message) from None
     return result
 

@@ -153,7 +153,7 @@ class _CompressionJob:
         if not allowed.exceeded(self.before):
             raise ConfigError(
                 f"{name} meets the budget without compression: {_used(self.before, allowed)}. "
-                f"Export it: hwnas export run={self.config.run} id={name}"
+                f"Export it: hwnas export {self.config.run} pick={name}"
             )
         best = None
         for spare in _SPARES:

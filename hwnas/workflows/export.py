@@ -2,11 +2,12 @@
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hwnas.core import files
+from hwnas.core import files, package
 from hwnas.core.errors import ConfigError, ProofError, RunError, unknown_name
 from hwnas.core.manifest import Manifest, missing_front_error, read_manifest
 from hwnas.core.quantity import Quantity
@@ -26,6 +27,8 @@ from hwnas.export.runtimes import kinds
 from hwnas.hardware import backends
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.hardware.derived_metrics import check_stated
+from hwnas.hardware.suggested_commands import shipped_options
+from hwnas.hardware.target import from_facts
 from hwnas.models.onnx.opsets import check_opset
 from hwnas.models.spaces import Genotype
 from hwnas.models.spaces.union import stem
@@ -37,6 +40,7 @@ from hwnas.tasks import recorded_task
 from hwnas.workflows import components
 from hwnas.workflows.config import ExportConfig, SearchConfig
 from hwnas.workflows.config.compose import with_networks
+from hwnas.workflows.networks import data_options
 from hwnas.workflows.proof_record import ExportRequest, PickedNetwork, record, reported, title
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.result_folders import Export
@@ -164,11 +168,20 @@ def _check_format(config: ExportConfig, searches: Sequence[SearchConfig]) -> Non
     for search in searches if config.format else ():
         target = search.target
         if ".tflite" not in {*backends.file_names(target.runtime, target.dtype)}:
+            data = shlex.join(data_options(search.dataset))
             raise ConfigError(
                 f"format={config.format} needs a TFLite file, which target '{target.name}' does "
-                "not have. Search for a target with target.runtime=vela, such as +target=npu, or "
-                "remove format."
+                f"not have. Targets that have one: {', '.join(_with_tflite())}. To search for one "
+                f"of them: {' '.join(['hwnas search +target=npu', *[data] * bool(data)])} "
+                f"run.dir=runs/c; then: hwnas export runs/c format={config.format}"
             )
+
+
+def _with_tflite() -> list[str]:
+    """Return the shipped targets whose exports have a TFLite file."""
+    names = package.entries(package.ROOT / "conf" / "target")
+    targets = [from_facts(shipped_options("target", name)) for name in names]
+    return [t.name for t in targets if ".tflite" in backends.file_names(t.runtime, t.dtype)]
 
 
 def _c_files(

@@ -199,7 +199,7 @@ def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -
     """Return the command ``hwnas VERB`` for the same target, spaces and data, and further words."""
     spaces, rpc = config.spaces, config.rpc
     searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
-    options = [f"search_space={searched}", *_data(config.dataset)]
+    options = [f"search_space={searched}", *data_options(config.dataset)]
     if config.table.dir != TableConfig().dir:
         options.append(f"table.dir={config.table.dir}")
     if rpc.tracker:
@@ -207,7 +207,7 @@ def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -
     return suggested_command(verb, config.target, *options, *words)
 
 
-def _data(dataset: DatasetConfig) -> list[str]:
+def data_options(dataset: DatasetConfig) -> list[str]:
     """Return the options that select images and task, if they differ from the shipped file."""
     usual = asdict(DatasetConfig(dataset.name)) | shipped_options("dataset", dataset.name).get(
         "dataset", {}

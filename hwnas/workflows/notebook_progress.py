@@ -12,6 +12,7 @@ from typing import Any, final
 
 from hwnas.core.errors import ConfigError
 from hwnas.core.progress import Progress
+from hwnas.workflows.reporter import LaterWork
 
 _UPDATE_S = 0.5  #: between two updates of a notebook
 _PRINT_S = 60.0  #: between two lines of text, besides those at the start and end of a phase
@@ -58,25 +59,30 @@ class _Phase:
     done: int
     limit_s: float
     before: int  #: steps that an earlier run finished
+    expected_s: float = math.inf  #: duration by the estimate of the verb
     start: float = field(default_factory=time.monotonic)
     end: float | None = None
 
     @property
-    def text(self) -> str:
-        """State, elapsed time and time left."""
-        elapsed = (self.end or time.monotonic()) - self.start
+    def elapsed_s(self) -> float:
+        """Seconds since the start of the phase, until its end."""
+        return (self.end or time.monotonic()) - self.start
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end of the phase; infinite if they are unknown."""
+        n, elapsed_s = self.done - self.before, self.elapsed_s
+        seconds = self.expected_s - elapsed_s
+        if n:
+            seconds = (self.total - self.done) * elapsed_s / n
+        return max(0.0, min(seconds, self.limit_s - elapsed_s))
+
+    def text(self, left: str) -> str:
+        """Return the state, the elapsed time and the time left."""
         steps = f"{self.done}/{self.total} " if self.total > 1 else ""
         if self.end is not None:
-            return f"{self.name}: {steps}in {_clock(elapsed)}"
-        rate = (self.done - self.before) / elapsed if elapsed else 0.0
-        remaining_s = min(
-            (self.total - self.done) / rate if rate else math.inf, self.limit_s - elapsed
-        )
-        return f"{self.name}: {steps}{_clock(elapsed)}" + (
-            f", {_clock(max(remaining_s, 0.0))} left in this phase"
-            if math.isfinite(remaining_s)
-            else ""
-        )
+            return f"{self.name}: {steps}in {_clock(self.elapsed_s)}"
+        return f"{self.name}: {steps}{_clock(self.elapsed_s)}{left}"
 
 
 def _clock(seconds: float) -> str:
@@ -97,13 +103,20 @@ class NotebookProgress:
         self._show, self._update_s = show, update_s
         self._phases, self._lock = list[_Phase](), threading.Lock()
         self._shown = -math.inf
+        self._work: LaterWork | None = None
+
+    def expect(self, work: LaterWork) -> None:
+        """Include all phases in the time left; see ``Reporter.expect``."""
+        self._work = work
 
     @contextmanager
     def phase(
         self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
         """Show a phase; yield ``advance(n_steps)``."""
-        phase = _Phase(name, total, done, remaining_s, done)
+        is_outer = all(other.end is not None for other in self._phases)
+        expected_s = self._work.begin(name, total - done) if self._work and is_outer else math.inf
+        phase = _Phase(name, total, done, remaining_s, done, expected_s)
         with self._lock:
             self._phases.append(phase)
         self._update(at_once=True)
@@ -123,12 +136,23 @@ class NotebookProgress:
             if not at_once and time.monotonic() - self._shown < self._update_s:
                 return
             self._shown = time.monotonic()
-            self._show(self._phases[-1].text, "".join(map(_bar, self._phases)))
+            texts = [phase.text(self._left(phase)) for phase in self._phases]
+            self._show(texts[-1], "".join(map(_bar, self._phases, texts)))
+
+    def _left(self, phase: _Phase) -> str:
+        """Return the time left of the verb as text, or of the phase if nothing else is known."""
+        outer = next((each for each in self._phases if each.end is None), phase)
+        if self._work and outer.end is None:
+            left_s = self._work.left_s(outer.left_s)
+            if left_s is not None and math.isfinite(left_s):
+                return f", {_clock(left_s)} left"
+        left_s = phase.left_s
+        return f", {_clock(left_s)} left in this phase" if math.isfinite(left_s) else ""
 
 
-def _bar(phase: _Phase) -> str:
+def _bar(phase: _Phase, text: str) -> str:
     bar = f'<progress value="{phase.done}" max="{max(phase.total, 1)}"></progress> '
-    return f"<div>{bar * (phase.end is None)}{html.escape(phase.text)}</div>"
+    return f"<div>{bar * (phase.end is None)}{html.escape(text)}</div>"
 
 
 def _notebook_display() -> Callable[[str, str], None]:

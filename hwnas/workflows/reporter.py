@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
 from hwnas.core.progress import NullProgress, Progress
 
@@ -40,7 +40,16 @@ class LaterWork(Protocol):
         ...
 
 
-class Reporter(Progress, Protocol):
+@runtime_checkable
+class ShowsRemainingTime(Protocol):
+    """Progress that includes later phases in the time left."""
+
+    def expect(self, work: LaterWork) -> None:
+        """Receive the estimate of the time that the command needs for all its phases."""
+        ...
+
+
+class Reporter(Progress, ShowsRemainingTime, Protocol):
     """Receives phases, messages for the user, and the state of a search."""
 
     @property
@@ -68,10 +77,6 @@ class Reporter(Progress, Protocol):
             study: Source of the candidates.
             views: Objectives and limits of each target.
         """
-        ...
-
-    def expect(self, work: LaterWork) -> None:
-        """Receive the estimate of the time that the command needs for all its phases."""
         ...
 
 
@@ -135,4 +140,6 @@ class RecordingReporter:
         """Do nothing: there is no screen."""
 
     def expect(self, work: LaterWork) -> None:
-        """Do nothing: there is no screen."""
+        """Forward the estimate, if the progress shows it."""
+        if isinstance(self._progress, ShowsRemainingTime):
+            self._progress.expect(work)

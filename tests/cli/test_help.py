@@ -22,6 +22,17 @@ def _fits(page: str, lines: int) -> bool:
     return len(rows) <= lines and max(map(len, rows)) <= 80
 
 
+def test_copy_of_a_target_is_listed_with_its_own_description(tmp_path: Path) -> None:
+    copy = tmp_path / "target" / "phone.yaml"
+    copy.parent.mkdir()
+    copy.write_text(
+        re.sub("(?m)^description:.*", "description: My phone", catalog(["targets", "pixel"]))
+    )
+    assert re.search(r"(?m)^phone +My phone$", catalog(["targets", "--config-dir", str(tmp_path)]))
+    copy.write_text("# +target=pixel\n# A phone\ndefaults: [pixel]\n")
+    assert re.search(r"(?m)^phone +A phone$", catalog(["targets", "--config-dir", str(tmp_path)]))
+
+
 def test_overview_and_short_help_fit_a_terminal() -> None:
     assert _fits(help.overview(), 60)
     assert {*ABOUT} == {*USAGE} == {*EXAMPLES} == {*VERBS}

@@ -624,7 +624,7 @@ def test_run_py_prints_class_and_confidence_of_photos(exported: Path, tmp_path: 
     assert completed.stderr == "Photos need Pillow: pip install pillow\n"
     blocked = [name for name in unavailable if name != "PIL"]
     completed = run_file(str(exported / "run.py"), *photos, blocked=blocked)
-    assert completed.returncode == 0, completed.stderr
+    assert (completed.returncode, completed.stderr) == (0, "")
     network = load_module(exported / "model.py").load()
     spec = json.loads((exported / "preprocessing.json").read_text())
     pixels = pixels_of(torch.from_numpy(images)[..., None], spec["shape"][0])
@@ -642,7 +642,8 @@ def test_run_py_prints_class_and_confidence_of_photos(exported: Path, tmp_path: 
         assert float(confidence) / 100 == pytest.approx(row[int(label)], abs=0.05)
         assert row[int(label)] >= row.max() - 0.05
     for invalid, message in (
-        ("missing.png", "No such file"),
+        ("missing.png", "missing.png: No such file or directory\n"),
+        ("missing.npy", "missing.npy: No such file or directory\n"),
         (exported / "run.py", "cannot identify"),
     ):
         completed = run_file(str(exported / "run.py"), str(invalid), blocked=blocked)

@@ -232,8 +232,9 @@ def test_invalid_arguments_are_reported_in_one_line(
     assert run(["why", run_option]) == 0  # lists the front
     assert "needs the folder of a search: write hwnas why RUN" in _error_line(capsys, ["id=a"])
     assert "none of 12 candidates has this id. Similar ids: " in _error_line(
-        capsys, [run_option, "id=xyz"]
+        capsys, [run_option, "id=abc"]
     )
+    assert "id=knee is not an id: ids have hexa" in _error_line(capsys, [run_option, "id=knee"])
     # Hydra would read an infinite number.
     assert "id=1e5000000000: none of 12" in _error_line(capsys, [run_option, "id=1e5000000000"])
     assert "Unknown option 'idd'. Did you mean 'id'?" in _error_line(capsys, [run_option, "idd=a"])

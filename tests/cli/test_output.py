@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hwnas.__main__ import run
 from hwnas.cli.output import print_lines
+from hwnas.cli.search_notes import whole_percents
 
 
 @pytest.fixture
@@ -27,6 +28,12 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "benchmark.genotype=[a,b]", "benchmark.accuracy=acc", "benchmark.costs={latency_ms: ms}",
         "sampler=random", "n_trials=8", "budget.latency=0.003s", "run.dir=run",
     ]  # fmt: skip
+
+
+def test_percentages_add_up() -> None:
+    assert whole_percents([1.6, 15.7, 82.7]) == [1, 16, 83]
+    assert whole_percents([1, 1, 1]) == [34, 33, 33]
+    assert whole_percents([2.0, 0.0]) == [100, 0]
 
 
 def test_json_output_is_one_document(table: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_folder_with_run_is_not_overwritten(tmp_path: Path) -> None:
     folder.create()
     folder.write_json("manifest.json", {"format": 2, "verb": "train", "arguments": []})
     folder.close()
-    with pytest.raises(RunError, match=r"already contains a run.*run\.resume=.*another dir\."):
+    with pytest.raises(RunError, match=r"already contains a run.*hwnas resume .*another dir\."):
         RunFolder(tmp_path).create("dir")
 
 

@@ -48,7 +48,7 @@ def test_positional_arguments_get_option_names(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run=a", "b"], "run is given twice, once as 'b'"),
+        (["run=a", "b"], "'b' is without the name of an option, and run is given already"),
         (["--resume=a"], "Unknown flag '--resume'. To continue a search: hwnas resume RUN"),
         (["--config", "a"], "--config-dir DIR"),
         (["--n-trials=5"], "Options have no dashes: write n_trials=5"),
@@ -57,6 +57,12 @@ def test_positional_arguments_get_option_names(
 def test_unknown_flags_raise(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         with_names("export", arguments)
+
+
+def test_home_is_expanded_in_values() -> None:
+    assert with_names("search", ["dataset.path=~/a", "+target=npu"]) == [
+        f"dataset.path={Path.home()}/a", "+target=npu",
+    ]  # fmt: skip
 
 
 def test_limits_are_converted_to_metric_units() -> None:

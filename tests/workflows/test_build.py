@@ -191,6 +191,13 @@ def test_suggested_command_contains_config_dir(
     arguments = shlex.split(profile_command(config))
     assert arguments[:5] == ["hwnas", "profile", "--config-dir", "mine", "+target=board"]
     assert compose("profile", arguments[2:]).target == config.target
+    assert not [word for word in arguments if word.startswith("target.")]
+    Path("mine/target/small.yaml").write_text(
+        "defaults: [cpu]\nname: small\ntvm: {mcpu: generic}\n"
+    )
+    small = compose("profile", ["--config-dir", "mine", "+target=small", "target.threads=2"])
+    options = [w for w in shlex.split(profile_command(small)) if w.startswith("target.")]
+    assert options == ["target.threads=2"]
     photos = replace(_profile(), dataset=DatasetConfig("photos"))
     assert shlex.split(profile_command(photos))[2:4] == ["--config-dir", "more"]
     assert suggested_commands.inherited_models(config.target) == "roofline and power of cpu"

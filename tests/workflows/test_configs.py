@@ -7,12 +7,14 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hwnas.core import package
-from hwnas.core.errors import ConfigError
+from hwnas.core.errors import ConfigError, RunError
+from hwnas.core.run_folder import Row
 from hwnas.hardware.target import facts
-from hwnas.workflows import config
+from hwnas.workflows import config, export
 from hwnas.workflows.config import ProfileConfig, SearchConfig, TrainConfig
 from hwnas.workflows.config.compose import compose as compose_config
 from hwnas.workflows.config.search import check_link
+from hwnas.workflows.search.run import _check_targets
 
 CONF = package.ROOT / "conf"
 GROUPS = ("target", "budget", "dataset", "sampler", "task")
@@ -226,6 +228,43 @@ def test_all_missing_keys_of_a_target_are_named(tmp_path: Path, text: str, missi
         _custom_target_config(tmp_path, text, "search_space=tiny")
     message = f"Target 'board' lacks {missing}: add them to its file, or take them from a shipped "
     assert str(error.value).startswith(message)
+
+
+def test_c_files_are_refused_with_the_command_that_makes_them() -> None:
+    search = compose_config("search", ["+target=cpu", "dataset=images", "dataset.path=my photos"])
+    with pytest.raises(ConfigError) as error:
+        export._check_format(compose_config("export", ["run=r", "format=c"]), [search])
+    message = str(error.value)
+    assert "which target 'cpu' does not have. Targets that have one: ethos_u55_256, " in message
+    assert "+target=npu dataset=images 'dataset.path=my photos' run.dir=runs/c; then: " in message
+
+
+def test_run_of_another_target_is_not_resumed(tmp_path: Path) -> None:
+    configs = [compose_config("search", ["+target=npu"])]
+    _check_targets(configs, {"config": {"target": {"name": "npu"}}}, tmp_path)
+    of_cpu: Row = {"config": {"target": {"name": "cpu"}}}
+    of_two: Row = {"targets": {"npu": {}, "cpu": {}}}
+    for earlier in (of_cpu, of_two):
+        with pytest.raises(RunError, match=r"cpu, not for npu\. Leave out \+target"):
+            _check_targets(configs, earlier, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["+target=NPU"], "Did you mean 'npu'"),
+        (["+target=npu,cpu"], r"Several targets: '\+target=\[npu,cpu\]'"),
+        (["+target=npu", "dataset=tests"], "Your own images: dataset=images dataset.path=tests"),
+        (["+target=npu", "budget.accuracy=0.9"], "pick='latency_ms min where accuracy >= NUMBER'"),
+        (["+target=npu", "stages.0.depth=1"], "hwnas list spaces tiny > my.yaml"),
+    ],
+)
+def test_mistake_is_answered_with_what_works(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(package.ROOT)
+    with pytest.raises(ConfigError, match=message):
+        compose_config("search", arguments)
 
 
 def test_unknown_target_in_defaults_is_named(tmp_path: Path) -> None:

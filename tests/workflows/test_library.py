@@ -31,6 +31,7 @@ from hwnas.training.data import loading
 from hwnas.workflows import results
 from hwnas.workflows.notebook_progress import NotebookProgress, progress_display
 from hwnas.workflows.python_data import save_data
+from hwnas.workflows.reporter import RecordingReporter
 from hwnas.workflows.results import FrontTable, SearchResult
 from hwnas.workflows.search.front import SearchOutcome
 from tests.core.unusable import edit
@@ -206,6 +207,26 @@ def test_notebook_progress_updates_in_place() -> None:
         advance(1)
     assert "Load &lt;data&gt;: in" in updates[-1][1]
     assert any('<progress value="6" max="10">' in content for _, content in updates)
+
+
+def test_notebook_shows_the_time_left_of_all_phases() -> None:
+    class Work:
+        def begin(self, name: str, n_steps: int) -> float:
+            return 100.0 * n_steps
+
+        def left_s(self, phase_s: float) -> float:
+            return phase_s + 3600
+
+    shown: list[str] = []
+    progress = NotebookProgress(lambda text, content: shown.append(text), 0.0)
+    reporter = RecordingReporter(progress)
+    reporter.expect(Work())
+    with reporter.phase("Search", 6, 5), reporter.phase("Train", 3):
+        pass
+    assert [text for text in shown if not text.endswith("in 0:00:00")] == [
+        "Search: 5/6 0:00:00, 1:01:40 left",
+        "Train: 0/3 0:00:00, 1:01:40 left",
+    ]
 
 
 def test_plot_uses_no_global_backend(result: SearchResult) -> None:

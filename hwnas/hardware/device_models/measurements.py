@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from hwnas.core import safe_read
 from hwnas.core.errors import SpaceError, TableError, unknown_name
@@ -110,8 +110,7 @@ def _readings(
     path: Path, prefix: str, space: Space, facts: Mapping[str, object], notes: list[str]
 ) -> Iterator[_Reading]:
     """Yield the usable rows of a file; note the others."""
-    rows = _rows(path)
-    column = _latency_column(path, rows[0])
+    rows, column = _rows(path)
     for line, row in enumerate(rows, 2):
         at = f"{prefix}line {line}"
         try:
@@ -144,7 +143,8 @@ def _check_one(readings: Sequence[_Reading]) -> None:
             )
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
+    """Return the rows of a file, with the genotypes of models, and the column of the latency."""
     try:
         text = safe_read.read_text(path, MAX_CSV_BYTES)
         lines = [line for line in text.splitlines(keepends=True) if not line.startswith("#")]
@@ -153,7 +153,9 @@ def _rows(path: Path) -> list[dict[str, str]]:
         reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
         rows = list(reader)  # the file may be incomplete: the device is still measuring
     except OSError as error:
-        raise TableError(f"measured={path} cannot be read: {error.strerror}.") from None
+        raise TableError(
+            f"measured={path} cannot be read: {error.strerror}. Give the path of a CSV file."
+        ) from None
     except (safe_read.CorruptFileError, csv.Error) as error:
         raise TableError(f"measured={path} cannot be read: {error}.") from None
     if not rows:
@@ -164,14 +166,15 @@ def _rows(path: Path) -> list[dict[str, str]]:
     columns = [*reader.fieldnames]
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise TableError(f"measured={path} has two columns '{twice[0]}'. Rename or remove one.")
-    if separator != "," and (column := _latency_column(path, rows[0])):
+    column = _latency_column(path, columns)
+    if separator != ",":
         rows = [row | {column: (row[column] or "").replace(",", ".")} for row in rows]
-    if "genotype" in rows[0]:
-        return rows
-    if "model" in rows[0]:
-        return _with_genotypes(rows, path.parent / "kit.json")
+    if "genotype" in columns:
+        return rows, column
+    if "model" in columns:
+        return _with_genotypes(rows, path.parent / "kit.json"), column
     raise TableError(
-        f"measured={path} has no column 'genotype', only: {', '.join(map(str, rows[0]))}. It must "
+        f"measured={path} has no column 'genotype', only: {', '.join(columns)}. It must "
         "hold the choices of each network in JSON, as kit.json of a kit has them; or a column "
         "'model' must hold the file names of the kit's networks, beside kit.json. Other networks "
         "cannot be used. To write a kit: hwnas profile +target=NAME kit=DIR"
@@ -191,6 +194,7 @@ class _Kit(TypedDict):
     version: int
     target: str
     command: str
+    folder: NotRequired[str]
     batch: int
     dtype: str
     threads: int
@@ -221,8 +225,8 @@ def _kit_columns(model: str, by_id: Mapping[str, _KitNetwork]) -> dict[str, str]
     return {"genotype": genotype, "search_space": network["search_space"]}
 
 
-def _latency_column(path: Path, row: Row) -> str:
-    given = [name for name in row if name in _RATES or _unit(name) is not None]
+def _latency_column(path: Path, columns: Sequence[str]) -> str:
+    given = [name for name in columns if name in _RATES or _unit(name) is not None]
     if len(given) == 1:
         return given[0]
     if given:
@@ -232,7 +236,7 @@ def _latency_column(path: Path, row: Row) -> str:
         )
     raise TableError(
         f"measured={path} has no column with the latency and its unit: its columns are "
-        f"{', '.join(map(str, row))}. Name one of them {_NAMES}."
+        f"{', '.join(columns)}. Name one of them {_NAMES}."
     )
 
 

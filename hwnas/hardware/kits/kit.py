@@ -58,6 +58,7 @@ def write_kit(
             "dtype": target.dtype,
             "threads": target.threads,
             "command": command,
+            "folder": str(folder),
             "networks": entries,
         }
         (kit / "kit.json").write_text(json.dumps(description, indent=1), encoding="utf-8")

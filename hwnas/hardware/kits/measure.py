@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import random
+import shlex
 import statistics
 import sys
 import time
@@ -79,6 +80,11 @@ class Results:
                 reader = csv.DictReader(file)
                 # an older script wrote fewer columns
                 self.columns = list(reader.fieldnames or COLUMNS)
+                if absent := [n for n in ("network", "p50_ms", "time") if n not in self.columns]:
+                    sys.exit(
+                        f"{path} has no column {absent[0]}: another program wrote it. To keep it, "
+                        "write to another file: --results OTHER.csv."
+                    )
                 for row in reader:
                     if row["p50_ms"] and row["time"]:  # else the row is incomplete
                         self._check(row)
@@ -165,7 +171,9 @@ def measure(kit: dict[str, Any], run: Runner, results: Results, suffix: str) -> 
     unstable = [n["id"] for n in kit["networks"] if not results.agreed(n["id"])]
     if unstable:
         print(f"Passes of {len(unstable)} networks differ by more than {AGREE:.0%}:", *unstable)
-    print(f"Written: {results.path}. Next: {kit['command']} measured=FILE")
+    print(f"Written: {results.path}. Copy it to {kit['folder']} on the computer with hwnas, then:")
+    measured = f"measured={kit['folder']}/{results.path.name}"
+    print(f"  {kit['command']} {shlex.quote(measured)}")
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:

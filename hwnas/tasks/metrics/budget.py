@@ -8,7 +8,7 @@ from typing import Any
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import AllowedRange
 from hwnas.core.quantity import Quantities
-from hwnas.tasks.metrics import BASE_COSTS, cost_names, metric_of
+from hwnas.tasks.metrics import BASE_COSTS, cost_names, metric_of, quality_names
 
 _LIMIT = AllowedRange("(0, 1e15]")
 
@@ -75,6 +75,12 @@ class Budget:
 def _check_cost(name: str) -> None:
     if name not in cost_names():
         allowed = [f"budget.{known}" for known in cost_names()]
+        if name in quality_names():
+            raise ConfigError(
+                f"budget.{name}: a budget limits costs only. The front has a network for each "
+                f"{name}; choose one by it: hwnas export RUN pick='latency_ms min where {name} "
+                f"{'>=' if metric_of(name).maximise else '<='} NUMBER'"
+            )
         raise ConfigError(unknown_name("limit", f"budget.{name}", allowed))
 
 

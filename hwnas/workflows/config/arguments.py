@@ -107,6 +107,7 @@ def with_names(verb: str, arguments: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: there are too many, one is given by name, too, or a flag is unknown.
     """
+    arguments = [a.replace("=~/", f"={Path.home()}/", 1) for a in arguments]  # shells do not
     behind = [False, *(a in TAKE_A_VALUE for a in arguments)]
     unnamed = [
         not after and not a.startswith(("-", "~")) and ("=" not in a or Path(a).is_dir())
@@ -136,8 +137,8 @@ def _named_subjects(verb: str, subjects: Sequence[str], named: Sequence[str]) ->
     for option, subject in zip(options, subjects, strict=False):
         if option.lstrip("+") in keys:
             raise ConfigError(
-                f"{option.lstrip('+')} is given twice, once as '{subject}' without its name: give "
-                "it once."
+                f"'{subject}' is without the name of an option, and {option.lstrip('+')} is given "
+                "already. Write OPTION=VALUE without spaces, or in quotes: 'OPTION=VALUE'."
             )
     return [f"{option}={subject}" for option, subject in zip(options, subjects, strict=False)]
 

@@ -14,6 +14,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import MissingConfigException, OverrideParseException
@@ -226,8 +227,13 @@ def _unknown_config(error: MissingConfigException, text: str) -> str:
     """Return the message for an unknown name of a group, in an argument or a file's defaults."""
     group, _, name = str(error.missing_cfg_file).partition("/")
     if error.options is not None:
-        hint = f" Files of your own: --config-dir DIR, with DIR/{group}/NAME.yaml."
-        return unknown_name(group, name, error.options) + hint
+        message = unknown_name(group, name, error.options)
+        if group == "dataset":
+            folder = name if Path(name).exists() else "DIR"
+            return f"{message} Your own images: dataset=images dataset.path={folder}"
+        if group == "target" and "," in name:
+            return f"{message} Several targets: '+target=[{name}]'"
+        return f"{message} Files of your own: --config-dir DIR, with DIR/{group}/NAME.yaml."
     file = text.partition(":")[0].removeprefix("In ")
     shipped = package.entries(package.ROOT / "conf" / group)
     return f"{file}: {unknown_name('entry of defaults', name, shipped)}"

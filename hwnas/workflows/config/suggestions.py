@@ -77,8 +77,10 @@ def unknown_option(name: str, verb: str, value: str = "") -> str:
 def closest_options(name: str, verb: str) -> list[str]:
     """Return at most three known options similar to an unknown name, the likeliest first."""
     known = [*_known(verb)]
-    if (synonym := _SYNONYMS.get(name.rpartition(".")[2].lower())) in known:
-        return [str(synonym)]
+    synonym = _SYNONYMS.get(name.rpartition(".")[2].lower(), "")
+    for option in (synonym, synonym.rpartition(".")[2]):  # run.dir, or dir
+        if option in known:
+            return [option]
     scores = {option: _score(name, option) for option in known}
     best = max(scores.values(), default=0.0)
     near = [option for option, score in scores.items() if score and score > best - _MARGIN]

@@ -15,6 +15,7 @@ import torch
 
 from hwnas.core import files
 from hwnas.core.database import redact_config
+from hwnas.core.errors import RunError
 from hwnas.core.progress import TimeLimitReached, stop_trainings
 from hwnas.core.run_folder import (
     WEIGHTS,
@@ -39,7 +40,8 @@ from hwnas.workflows.search.custom import CustomComponents
 from hwnas.workflows.search.ending import end
 from hwnas.workflows.search.finish_runs import check_resumed_weights
 from hwnas.workflows.search.front import SearchOutcome
-from hwnas.workflows.search.start import RemainingTime, start_lines
+from hwnas.workflows.search.remaining_time import RemainingTime
+from hwnas.workflows.search.start import start_lines
 from hwnas.workflows.search.time_plan import Planner
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ def search_for_front(
     run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
     with run_folder as (folder, earlier), _resumable(folder.path):
         configs = [replace(c, run=replace(c.run, dir=str(folder.path))) for c in configs]
+        _check_targets(configs, earlier, folder.path)
         (own or CustomComponents()).check_resumed(earlier, str(folder.path))
         planner = Planner(configs, earlier, own)
         while True:
@@ -84,6 +87,23 @@ def search_for_front(
             except TimeLimitReached as error:
                 reporter.say([planner.shorter(error, folder.path)], alarming=True)
                 shutil.rmtree(folder.path / WEIGHTS, ignore_errors=True)
+
+
+def _check_targets(configs: Sequence[SearchConfig], earlier: Row, path: Path) -> None:
+    """Check that a run is resumed for its targets, before operators of another one are measured.
+
+    Raises:
+        RunError: it is not.
+    """
+    if not earlier:
+        return
+    names = [config.target.name for config in configs]
+    before = [*earlier.get("targets", {})] or [earlier["config"]["target"]["name"]]
+    if names != before:
+        raise RunError(
+            f"run.resume={path}: the run is for {' and '.join(before)}, not for "
+            f"{' and '.join(names)}. Leave out +target, or start a new run."
+        )
 
 
 def _search(

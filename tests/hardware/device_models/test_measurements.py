@@ -96,6 +96,12 @@ def test_invalid_rows_are_refused(
         read(tmp_path, tiny, header, row.format(g=cell(genotypes[0])))
 
 
+def test_error_lists_the_columns_of_the_file_only(tmp_path: Path, tiny: SearchSpace) -> None:
+    (tmp_path / "kit.json").write_text("{}")
+    with pytest.raises(TableError, match=r"its columns are model, time\. Name one"):
+        read(tmp_path, tiny, "model,time", "a.onnx,1,2")
+
+
 def test_contradictory_rows_are_excluded_and_duplicates_merged(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:

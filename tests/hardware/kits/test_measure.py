@@ -74,6 +74,13 @@ def test_kit_is_measured_resumed_and_read(
     )
     done = measure(kit, "command", tool)
     assert done.returncode == 0, done.stderr
+    described = json.loads((kit / "kit.json").read_text())
+    assert done.stdout.endswith(
+        f"  {described['command']} measured={described['folder']}/results.csv\n"
+    )
+    (kit / "mine.csv").write_text("model,latency_ms\na.onnx,1\n")
+    refused = measure(kit, "command", "--results", "mine.csv", tool)
+    assert "mine.csv has no column network: another program" in refused.stderr
     rows = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
     assert {row["role"] for row in rows} == {"sentinel", "network"}
     assert len({row["network"] for row in rows}) == 8

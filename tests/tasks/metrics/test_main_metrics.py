@@ -161,7 +161,7 @@ def test_files_without_facts_have_base_columns() -> None:
         (["objectives=[accuracy,throughput]"], "Did you mean 'throughput_ips'?"),
         (["target.facts.price=2"], "Unknown fact 'price'"),
         (["budget.latency_ms=much"], "budget.latency_ms must be a number in (0, 1e15], got 'much'"),
-        (["budget.accuracy=0.9"], "Unknown limit 'budget.accuracy'"),
+        (["budget.accuracy=0.9"], "budget.accuracy: a budget limits costs only"),
         (["baseline=x.csv", "objectives=[accuracy,throughput_ips]"], "baseline=x.csv"),
     ],
 )

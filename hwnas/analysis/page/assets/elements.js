@@ -25,7 +25,7 @@ const look = (model, group) => {
   const mark = MARKS[Math.floor(group / COLOURS.length) % MARKS.length];
   return model.groups.length === 1
     ? {mark, searched: "#0072B2", verified: "#009E73", near: "#E69F00", left: "#D55E00"}
-    : {mark, searched: colour, verified: colour, near: colour, left: colour};
+    : {mark, searched: colour, verified: colour, near: `${colour}66`, left: colour};
 };
 
 const NEAR = "not significantly off the front";

@@ -87,7 +87,7 @@ class App {
     const keys = model.verified ? [["dot", "dominated, as searched"], ["open", "front as searched"]]
       : [["dot", "dominated"], ["full", "front"]];
     if (model.verified) {
-      keys.push(["full", "verified from the compiled artefact, with 95 % interval"]);
+      keys.push(["full", "verified: compiled file on the test split, with 95 % interval"]);
       if (model.notes.includes(NEAR)) keys.push(["near", `verified: ${NEAR} by its interval`]);
       if (model.notes.some((text) => text && text !== NEAR)) {
         keys.push(["cross", "verified: off the front, or beyond the budget"]);
@@ -97,7 +97,7 @@ class App {
     if (model.columns.some((column) => column.limit !== null)) keys.push(["dash", "budget of the search"]);
     if (model.beside) keys.push(["beside", model.beside.label]);
     const style = model.groups.length === 1 ? look(model, 0)
-      : {searched: "#555", verified: "#555", near: "#555", left: "#555"};
+      : {searched: "#555", verified: "#555", near: "#55555566", left: "#555"};
     host.append(element("div", {class: "legend"}, ...keys.map(([kind, text]) =>
       element("span", {}, this.#swatch(kind, style), ` ${text}`))));
     if (model.groups.length > 1) host.append(this.#groups());

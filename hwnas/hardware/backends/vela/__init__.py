@@ -39,9 +39,26 @@ def check_tools(target: Any, remote: object) -> None:
 _LITERT = {"ai_edge_litert": "ai-edge-litert"}
 _BEFORE, _AFTER = "model.int8.tflite", "model.vela.tflite"
 
+_LOAD = """\
+import os
+
+
+def load(name):
+    \"\"\"Return the interpreter of a file, without the lines that LiteRT prints on stderr.\"\"\"
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        network = Interpreter(str(here / name))
+        network.allocate_tensors()
+    finally:
+        os.dup2(stderr, 2)
+    return network
+
+
+"""
+
 _CODE = """\
-network = Interpreter(str(here / "model.int8.tflite"))
-network.allocate_tensors()
+network = load("model.int8.tflite")
 (inlet,), (outlet,) = network.get_input_details(), network.get_output_details()
 scale, zero = inlet["quantization"]
 outputs = np.empty((len(x), outlet["shape"][-1]), np.int8)
@@ -55,9 +72,7 @@ outputs = (outputs.astype(np.float32) - offset) * step
 
 _EXITS = """\
 exits = json.loads((here / "exits.json").read_text())
-segments = [Interpreter(str(here / name)) for name in exits["segments"]]
-for segment in segments:
-    segment.allocate_tensors()
+segments = [load(name) for name in exits["segments"]]
 scale, zero = segments[0].get_input_details()[0]["quantization"]
 left, outputs = [0] * len(segments), []
 for image in np.clip(np.round(x / scale) + zero, -128, 127).astype(np.int8)[:, None]:
@@ -117,14 +132,14 @@ DESCRIPTION = BackendDescription(
             (_BEFORE,),
             "ai-edge-litert",
             "from ai_edge_litert.interpreter import Interpreter",
-            _CODE,
+            _LOAD + _CODE,
         ),
         RunnerScript(
             "run_exits.py",
             ("segment0.int8.tflite",),
             "ai-edge-litert",
             "from ai_edge_litert.interpreter import Interpreter",
-            _EXITS,
+            _LOAD + _EXITS,
         ),
     ),
     columns={".tflite": "tflite", "_vela.tflite": "tflite_vela"},
