@@ -124,10 +124,10 @@ def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) 
     """Return a sentence on the number of fine-tuned candidates, epochs and teacher."""
     done = {c.id for c in candidates if columns.finished(metric) in c.details}
     if not finish["epochs"]:
-        return f"{len(done)} finished without further training (finish.epochs=0)."
-    words = f"{len(done)} finished, each by {counted(finish['epochs'], 'epoch')} more"
+        return f"{len(done)} without fine-tuning (finish.epochs=0)."
+    words = f"{len(done)} fine-tuned for {counted(finish['epochs'], 'epoch')}"
     if finish["teacher"] is not None:
-        words += f", taught by {finish['teacher']} ({finish['alpha']:.0%} of the loss)"
+        words += f" with the teacher {finish['teacher']} ({finish['alpha']:.0%} of the loss)"
     return f"{words}."
 
 

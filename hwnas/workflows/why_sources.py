@@ -119,14 +119,14 @@ def _late(minutes: float | None) -> str:
 
 def _finished_sentence(done: FinetuningRecord, genotype_id: str) -> str:
     if not done["epochs"]:
-        return "Finished without further training (finish.epochs=0)."
-    words = f"Finished by {counted(done['epochs'], 'epoch')} more"
+        return "Not fine-tuned (finish.epochs=0)."
+    words = f"Fine-tuned for {counted(done['epochs'], 'epoch')}"
     teacher = done["teacher"]
     if teacher == genotype_id:
         return f"{words}; it is the teacher of the others."
     if teacher is None:
         return f"{words}."
-    return f"{words}, with {done['alpha']:.0%} of the loss on what {teacher} answers."
+    return f"{words} with the teacher {teacher} ({done['alpha']:.0%} of the loss)."
 
 
 def _posterior(

@@ -84,7 +84,7 @@ def test_search_reports_trained_and_finished_networks(root: Path) -> None:
     n_finished = len(manifest["finishing"]["finished"])
     assert n_finished < len(rows)
     teacher = manifest["finishing"]["teacher"]
-    assert f"{n_finished} finished, each by 2 epochs more, taught by {teacher} (50% of" in text
+    assert f"{n_finished} fine-tuned for 2 epochs with the teacher {teacher} (50% of" in text
     assert "supernet" not in text
     assert "finished before" not in "".join(lines)  # no earlier command
     assert "checkpoint" not in manifest
@@ -221,11 +221,12 @@ def test_why_reports_trainings_and_posterior(
     assert f"after 1 epoch {teacher['accuracy_after_1_epochs']:.5g}" in text
     assert f"finished {teacher['accuracy_finished']:.5g}" in text
     assert f"believed, given all others {teacher['accuracy']:.5g}" in text
-    assert "Finished by 2 epochs more; it is the teacher of the others." in text
+    assert "Fine-tuned for 2 epochs; it is the teacher of the others." in text
     share = teacher["front_probability"]
     assert f"Probability of being on the front, before verification: {share:.0%}." in text
     other = next(name for name in finishing["finished"] if name != teacher["id"])
-    assert f"with 50% of the loss on what {teacher['id']} answers." in _why(root, other, capsys)
+    message = f"with the teacher {teacher['id']} (50% of the loss)."
+    assert message in _why(root, other, capsys)
     stopped = next(r for r in rows.values() if r["state"] == "stopped" and r["id"] not in finishing)
     text = _why(root, stopped["id"], capsys)
     assert "expected after 3 epochs" in text
