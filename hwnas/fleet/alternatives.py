@@ -247,7 +247,7 @@ def _select_front(
         differences[:, [i for i, (_, maximise) in enumerate(_AXES) if maximise]] *= -1
         better = rows[1 + int((differences <= 0).all(1).argmax())]
         messages.insert(0, f"With {better['asks']} another plan dominates this one: set that "
-                       "limit in service.yaml and plan again.")  # fmt: skip
+                       "limit in the service file and plan again.")  # fmt: skip
     done, tried = count
     emits = carbon_is_known and rows[0]["carbon_kg_per_day"] > 0
     if emits and not any(row["varied"] == "carbon" for row in rows):

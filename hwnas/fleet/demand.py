@@ -56,7 +56,7 @@ def read_load(service: Service, folder: Path, begin_s: float | None = None) -> A
     for name, rates in hourly.items():
         if len(rates) not in (1, n):
             raise ConfigError(
-                f"service.yaml: the demand of class '{name}' has {len(rates)} hours, that of "
+                f"Service file: the demand of class '{name}' has {len(rates)} hours, that of "
                 f"another class {n}: give all classes the same number of hours, or a constant rate."
             )
     rates = np.array([np.resize(r, n) for r in hourly.values()])
@@ -64,7 +64,7 @@ def read_load(service: Service, folder: Path, begin_s: float | None = None) -> A
     spikes = np.array([[c.demand.spike] for c in service.classes.values()])
     if not behind.any():
         raise ConfigError(
-            "service.yaml: the demand of all classes is 0 in every hour: set demand.rate, "
+            "Service file: the demand of all classes is 0 in every hour: set demand.rate, "
             "demand.hours or demand.csv of a class."
         )
     text = tuple(c.demand.trace or "" for c in service.classes.values())
@@ -165,7 +165,7 @@ def read_carbon(
             values = np.atleast_1d(np.array(carbon, np.float64))
         if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:
             raise ConfigError(
-                f"fleet.yaml: carbon.{region} has {len(values)} hours, the demand {n_hours}: "
+                f"Fleet file: carbon.{region} has {len(values)} hours, the demand {n_hours}: "
                 "one must be a multiple of the other; give a constant, or a value per hour."
             )
         if len(values) > n_hours:

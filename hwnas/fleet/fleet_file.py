@@ -131,7 +131,8 @@ def read_fleet(path: Path, service: Service) -> Fleet:
             raise ConfigError(
                 f"{path}: no device{but} is in a region of class '{name}' "
                 f"({', '.join(request_class.regions)}): add a device there, or add a region with "
-                f"devices ({', '.join(sorted(regions))}) to classes.{name}.regions in service.yaml."
+                f"devices ({', '.join(sorted(regions))}) to classes.{name}.regions in the "
+                "service file."
             )
         if not {*common} & {*network_paths(result, request_class.source)}:
             raise ConfigError(
@@ -141,7 +142,7 @@ def read_fleet(path: Path, service: Service) -> Fleet:
             )
     known = result.regions | service.regions
     named: Mapping[str, Iterable[str]] = {
-        "service.yaml: budgets.power_w": service.budgets.power_w,
+        "Service file: budgets.power_w": service.budgets.power_w,
         f"{path}: carbon": result.carbon,
     }
     for where, regions_of in named.items():

@@ -37,9 +37,9 @@ def explain_unserved(solution: Solution, progress: Progress) -> str:
                 needed = _describe_relaxed_plan(task.problem, other)
                 return f"No plan serves all demand: {where}. {words} {needed}"
     return (
-        f"No plan that serves all demand was found: {where}; several limits of service.yaml and "
-        "fleet.yaml seem too tight at once (quotas, budgets, power, links, survive): reduce the "
-        "demand or accuracy_min, or increase p99_ms of that class."
+        f"No plan that serves all demand was found: {where}; several limits of the service file "
+        "and the fleet file seem too tight at once (quotas, budgets, power, links, survive): "
+        "reduce the demand or accuracy_min, or increase p99_ms of that class."
     )
 
 
@@ -52,24 +52,24 @@ def _relaxed_problems(problem: PlanningProblem) -> Iterator[tuple[str, PlanningP
     ):
         if limit is not None:
             lifted = replace(problem, service=replace(service, budgets=without))
-            yield f"budgets.{name}={limit:g} in service.yaml is too low:", lifted
+            yield f"budgets.{name}={limit:g} in the service file is too low:", lifted
     if budgets.power_w:
         lifted = replace(problem, service=replace(service, budgets=replace(budgets, power_w={})))
-        yield "budgets.power_w in service.yaml is too low:", lifted
+        yield "budgets.power_w in the service file is too low:", lifted
     devices = {n: replace(d, quota=max(1, d.quota) * _MORE) for n, d in fleet.devices.items()}
     yield (
-        "Quotas in fleet.yaml, without machines that are down, are too low:",
+        "Quotas in the fleet file, without machines that are down, are too low:",
         replace(problem, fleet=replace(fleet, devices=devices)),
     )
     if any(link.mbit_s is not None for link in fleet.links.values()):
         links = {name: replace(link, mbit_s=None) for name, link in fleet.links.items()}
         yield (
-            "mbit_s of links in fleet.yaml is too low:",
+            "mbit_s of links in the fleet file is too low:",
             replace(problem, fleet=Fleet(fleet.devices, links, fleet.carbon)),
         )
     if service.survive != FailureTolerance():
         yield (
-            "survive in service.yaml asks for too much:",
+            "survive in the service file asks for too much:",
             replace(problem, service=replace(service, survive=FailureTolerance())),
         )
 

@@ -25,7 +25,7 @@ def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
         if not is_known or not any(catalogue.on(fleet, device, name) for name in catalogue.models):
             target, known = at.target or device, join_names(timed)
             raise ConfigError(
-                f"fleet.yaml: device '{device}': no model of fronts has a latency on target "
+                f"Fleet file: device '{device}': no model of fronts has a latency on target "
                 f"'{target}' (targets with latencies: {known or 'none'}): set "
                 f"devices.{device}.target to a target with latencies, or add a search on this one "
                 f"(hwnas search +target={at.target or 'NAME'}) to fronts, or a CSV file with "
@@ -119,7 +119,7 @@ def _check(splits: list[SplitNetwork], catalogue: ModelCatalogue) -> None:
         for name, known in (("model", {*catalogue.models}), ("head", timed), ("tail", timed)):
             if getattr(split, name) not in known:
                 raise ConfigError(
-                    f"service.yaml: splits: {name} '{getattr(split, name)}' is not "
+                    f"Service file: splits: {name} '{getattr(split, name)}' is not "
                     f"{'a model of fronts' if name == 'model' else 'a row of profiles'}: give one "
                     f"of (as ID-PRECISION) {join_names(known)}."
                 )

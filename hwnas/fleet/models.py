@@ -204,7 +204,7 @@ def resolve_path(name: str, folder: Path) -> Path:
 
 def _read_front(catalogue: ModelCatalogue, path: Path) -> None:
     if not path.exists():
-        raise ConfigError(f"fronts: {path}: no such folder or file; correct it in service.yaml.")
+        raise ConfigError(f"fronts: {path}: no such folder or file; correct the service file.")
     if path.is_file():
         _read_csv(catalogue, path)
     elif (path / PROOF).is_file():

@@ -230,6 +230,12 @@ def _check(plan: DeploymentPlan) -> None:
                     f"'hours[{i}]': the pool '{kind}' is not in 'kinds', or its device not in "
                     "'devices'"
                 )
+    for name, device in plan.devices.items():
+        if len(plan.carbon.get(device.region, ())) != len(text):
+            raise SchemaError(
+                f"'carbon' must have {len(text)} values, one per hour, for '{device.region}', the "
+                f"region of 'devices.{name}'"
+            )
     for name, requirements in plan.classes.items():
         if not len(requirements.demand) == len(requirements.borne) == len(text):
             raise SchemaError(

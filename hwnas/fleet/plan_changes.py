@@ -122,9 +122,9 @@ def apply_changes(
     names = [name for name, _ in problem.classes]
     if names != [*plan.classes] or problem.load.n_hours != changes.rates.shape[1]:
         raise ConfigError(
-            f"service.yaml has the classes {', '.join(names)} and {problem.load.n_hours} hours, "
-            f"the plan {', '.join(plan.classes)} and {changes.rates.shape[1]} hours: replan needs "
-            "the same; make a new plan with hwnas plan."
+            f"The service file has the classes {', '.join(names)} and {problem.load.n_hours} "
+            f"hours, the plan {', '.join(plan.classes)} and {changes.rates.shape[1]} hours: replan "
+            "needs the same; make a new plan with hwnas plan."
         )
     devices = dict(problem.fleet.devices)
     for name, down in telemetry.down.items():

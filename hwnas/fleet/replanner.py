@@ -180,7 +180,7 @@ def _file_causes(
         or (at := back[i]) is None
         or not is_feasible(task, _without_spares(task, at, i), i, owned)
     }
-    text = "service.yaml, fleet.yaml or files that they name have changed"
+    text = "the service file, the fleet file or files that they name have changed"
     return [ReplanCause("files", "", frozenset(hours), text)] if hours else []
 
 

@@ -287,8 +287,8 @@ def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str
         _, model, device = min(able)
         at, each = problem.fleet.devices[device], problem.catalogue.memory_mib(model)
         return (
-            f"{where}: memory_mib in fleet.yaml is too low; {model} takes {each:.4g} MiB in each "
-            f"of the {at.slots} slots of {device}, which has {at.memory_mib:g} MiB."
+            f"{where}: memory_mib in the fleet file is too low; {model} takes {each:.4g} MiB in "
+            f"each of the {at.slots} slots of {device}, which has {at.memory_mib:g} MiB."
         )
     if not idle:
         return f"{where}: no model was timed on a device there: add latencies to profiles."

@@ -131,7 +131,7 @@ def _check_size(plan: DeploymentPlan, hour: int, setup: SimulationSetup) -> None
     if replicas > events.MAX_REPLICAS:
         raise ConfigError(
             f"Hour {hour} of the plan has {replicas:,} replicas; a simulation holds at most "
-            f"{events.MAX_REPLICAS:,}: reduce the demand in service.yaml."
+            f"{events.MAX_REPLICAS:,}: reduce the demand in the service file."
         )
     rates = _rates(plan, hour, setup)
     seconds, rate = _simulated_s(plan, rates, setup), sum(rates.values())

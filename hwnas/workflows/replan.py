@@ -149,7 +149,7 @@ def _slower(rows: Sequence[Row]) -> list[str]:
         )
     return [
         f"Under load the server is slower than in its profile: {found}. Where a device of the plan "
-        f"is as this machine, derate: {1 / (1 + more):.2f} in fleet.yaml allows for it."
+        f"is as this machine, derate: {1 / (1 + more):.2f} in the fleet file allows for it."
     ]
 
 

@@ -201,7 +201,7 @@ def _sentences(cuts: Sequence[SplitPoint], whole: ExportedNetwork, path: Path) -
         "KiB: size of the tensor that is sent; work: fraction of the MACs before the cut. An image "
         f"has {image:.3g} KiB; {fewer}."
     )
-    yield f"Plan with it: splits: [{path}] in service.yaml."
+    yield f"Plan with it: splits: [{path}] in the service file."
 
 
 def _drifts(profile: Sequence[Row]) -> Iterator[str]:

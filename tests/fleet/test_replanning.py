@@ -13,6 +13,7 @@ import yaml
 
 import hwnas
 from hwnas.__main__ import run
+from hwnas.core.errors import RunError
 from hwnas.fleet import plan_conversion, resolve
 from hwnas.fleet.plan import DeploymentPlan, read_plan, to_yaml
 from tests.conftest import few_of
@@ -86,6 +87,15 @@ def _find_violations(folder: Path, plan: Path, demands: dict[str, list[float]]) 
     for name in ("fleet.yaml", "front.csv"):
         (copy / name).write_bytes((folder / name).read_bytes())
     return checker.find_violations(copy, plan)
+
+
+def test_plan_without_carbon_of_region_is_refused(folder: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load((folder / "plan" / "plan.yaml").read_text())
+    (region, values), *_ = content["carbon"].items()
+    for carbon in ({}, {region: values[:-1]}):
+        (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content | {"carbon": carbon}))
+        with pytest.raises(RunError, match=rf"'carbon' must have {len(values)} values, .*{region}"):
+            read_plan(tmp_path)
 
 
 @pytest.mark.parametrize("factor", few_of([1.04, 1.0, 0.96], 1))
@@ -205,7 +215,7 @@ def test_redundancy_added_later_is_a_service_change(tmp_path: Path) -> None:
     Path("up.csv").write_text("hour,device,machines_down\n0,box,0\n")
     replanned = hwnas.replan(plan, "up.csv", run__dir="spared")
     assert [pool.spread for pool in read_plan(replanned.path).hours[0].pools] == [1]
-    assert "service.yaml, fleet.yaml or files that they name" in replanned.messages[0]
+    assert "the service file, the fleet file or files that they name" in replanned.messages[0]
 
 
 def test_late_responses_at_planned_demand_enlarge_pools(folder: Path) -> None:
@@ -274,7 +284,7 @@ def test_changed_accuracy_is_a_service_change(folder: Path) -> None:
     service.write_text(yaml.safe_dump(content))
     telemetry = _write_telemetry(read_plan(folder / "plan"), {})
     replanned = hwnas.replan(folder / "plan", telemetry, service=service, run__dir="files")
-    assert "service.yaml, fleet.yaml or files" in replanned.messages[0]
+    assert "the service file, the fleet file or files" in replanned.messages[0]
     assert all(row["accuracy"] >= 0.77 - 1e-6 for row in replanned.table("classes").to_pylist()
                if row["class"] == "web")  # fmt: skip
 
@@ -382,7 +392,7 @@ def test_infeasible_demand_names_binding_limit(
     _write_telemetry(read_plan(folder / "plan"), {"web": 500.0})
     assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv", "limit_s=5"]) == 2
     assert (
-        "Quotas in fleet.yaml, without machines that are down, are too low"
+        "Quotas in the fleet file, without machines that are down, are too low"
         in capsys.readouterr().err
     )
     assert not Path("runs").exists()

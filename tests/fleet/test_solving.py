@@ -215,14 +215,14 @@ def test_plan_round_trip_and_invalid_plan_raises(planned: Path) -> None:
         (
             {"budgets": {"cost_per_day": 0.01}},
             {},
-            "budgets.cost_per_day=0.01 in service.yaml is too low: the best plan",
+            "budgets.cost_per_day=0.01 in the service file is too low: the best plan",
         ),
         (
             {"budgets": {"power_w": {"site": 1}}},
             {},
-            "budgets.power_w in service.yaml is too low: site=",
+            "budgets.power_w in the service file is too low: site=",
         ),
-        ({}, {"cpu": 1, "box": 1}, "Quotas in fleet.yaml, without machines that are down, are"),
+        ({}, {"cpu": 1, "box": 1}, "Quotas in the fleet file, without machines that are down, are"),
     ],
 )
 def test_binding_limit_is_named(
@@ -290,8 +290,8 @@ def test_class_without_fitting_model_names_nearest_model(
         # The accurate model has no latency in the region of the class: a lower floor would suffice.
         ({}, r"most accurate there, small-int8, has 0.6900 \(large-int8 has 0.7800, but was not "
              r"timed there\): accuracy_min=0.6900 is feasible"),
-        ({"memory_mib": 3.0, "slots": 2}, "memory_mib in fleet.yaml is too low; large-int8 takes "
-                                          "2 MiB in each of the 2 slots of box, which has 3"),
+        ({"memory_mib": 3.0, "slots": 2}, "memory_mib in the fleet file is too low; large-int8 "
+                                          "takes 2 MiB in each of the 2 slots of box, which has 3"),
     ],
 )  # fmt: skip
 def test_class_without_fitting_device_names_reason(
@@ -319,7 +319,9 @@ def test_suggested_power_limit_is_feasible(tmp_path: Path) -> None:
     service["budgets"]["power_w"]["site"] = 0.1
     examples.write(tmp_path, service, fleet)
     message = infeasibility.explain_unserved(_solve(tmp_path), NullProgress())
-    match = re.search(r"power_w in service.yaml is too low: site=([\d.]+) W would suffice", message)
+    match = re.search(
+        r"power_w in the service file is too low: site=([\d.]+) W would suffice", message
+    )
     assert match is not None, message
     service["budgets"]["power_w"]["site"] = float(match[1])
     examples.write(tmp_path, service, fleet)
@@ -358,7 +360,7 @@ def test_binding_budget_is_reported_in_its_unit(tmp_path: Path) -> None:
     solution = _solve(tmp_path)
     assert not solution.serves
     assert re.search(
-        r"carbon_kg_per_day=0.001 in service.yaml is too low: .* takes [\d.]+ kg of CO2 a day",
+        r"carbon_kg_per_day=0.001 in the service file is too low: .* takes [\d.]+ kg of CO2 a day",
         infeasibility.explain_unserved(solution, NullProgress()),
     )
 

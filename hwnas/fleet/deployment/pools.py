@@ -262,7 +262,7 @@ def _file_notes(kind: PoolType, ran: TimedRuntime, file: Path | None) -> Iterato
 
 def _device_notes(kind: PoolType, ran: TimedRuntime) -> Iterator[str]:
     """Yield notes on the execution provider and threads."""
-    fix = f"of `{kind.device}` in fleet.yaml, and plan again"
+    fix = f"of `{kind.device}` in the fleet file, and plan again"
     if not ran.provider:
         yield (
             "its execution provider is unknown, and these files are for a CPU: set provider (cpu, "

@@ -15,7 +15,7 @@ from hwnas.workflows.components import SearchComponents
 from hwnas.workflows.config.search import MAX_TRIALS, fidelities_within
 from hwnas.workflows.search.context import TargetContext
 
-_LARGE = 224  # pixels: the largest resolution of the spaces of hwnas
+_SPACES = {"mbconv_96": 96, "mbconv_224": 224, "resnet_224": 224}  #: largest resolutions, in pixels
 _MOST = 0.99  # largest fraction of lost pixels that is printed
 _MANY_PIXELS = 0.5  # fraction of lost pixels beyond which a message warns
 
@@ -80,9 +80,8 @@ def _data(parts: SearchComponents) -> Iterator[str]:
     lost = n_lost / sum(n * w * h for (w, h), n in sizes.items())
     if lost > _MANY_PIXELS:
         share = f"{lost:.0%}" if lost <= _MOST else f"More than {_MOST:.0%}"
-        larger = "hwnas list spaces (mbconv_224, resnet_224)"
-        if largest >= _LARGE:
-            larger = "write one with a larger resolution"
+        names = ", ".join(name for name, size in _SPACES.items() if size > largest)
+        larger = f"hwnas list spaces ({names})" if names else "write one with a larger resolution"
         yield f"! {share} of the pixels are lost. Spaces for larger images: {larger}"
 
 
