@@ -205,9 +205,9 @@ def test_next_command_has_options_of_kit(
 ) -> None:
     result, options = tmp_path / "kit", ["target.dtype=float16", "target.threads=2", TARGET[1]]
     assert run(["profile", TARGET[0], *options, f"kit={result}", "n=4"]) == 0
-    command = f"{' '.join(['profile', TARGET[0], *options])} measured="
-    assert f"{command}{result}/results.csv" in " ".join(capsys.readouterr().out.split())
-    assert f"{command}FILE" in measure(result, "command", "sh -c 'echo 1' {file}").stdout
+    command = f"{' '.join(['profile', TARGET[0], *options])} measured={result}/results.csv"
+    assert command in " ".join(capsys.readouterr().out.split())
+    assert command in measure(result, "command", "sh -c 'echo 1' {file}").stdout
 
 
 def own_results(path: Path, name: str, n: int, scale: float = 1.0) -> Path:
