@@ -27,7 +27,7 @@ from hwnas.workflows import components
 from hwnas.workflows.components import SearchComponents
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.compose import compose
-from hwnas.workflows.search import remaining_time, start
+from hwnas.workflows.search import ending, start
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finisher import FinetuneSchedule
 from hwnas.workflows.search.time_plan import START_S, Planner, TimeLimit, TimePlan
@@ -293,13 +293,13 @@ class _FakeStudy:
 
 def _remaining(
     digits: SearchComponents, *options: str, limit: TimeLimit | None = None
-) -> remaining_time.RemainingTime:
+) -> ending.RemainingTime:
     """Return the estimate for 100 trials of 1.5 s plus 0.4 s per epoch."""
     config = compose("search", [*TINY, *options])
     parts = components.retargeted(digits, config)
     columns = [config.trained.column("accuracy", i) for i in range(2)]
     epochs = [1 if i % 2 else 5 for i in range(100)]
-    return remaining_time.RemainingTime(
+    return ending.RemainingTime(
         [cast("TargetContext", SimpleNamespace(config=config, parts=parts))],
         _FakeStudy(
             [

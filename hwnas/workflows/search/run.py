@@ -37,10 +37,9 @@ from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search import context
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.custom import CustomComponents
-from hwnas.workflows.search.ending import end
+from hwnas.workflows.search.ending import RemainingTime, end
 from hwnas.workflows.search.finish_runs import check_resumed_weights
 from hwnas.workflows.search.front import SearchOutcome
-from hwnas.workflows.search.remaining_time import RemainingTime
 from hwnas.workflows.search.start import start_lines
 from hwnas.workflows.search.time_plan import Planner
 
