@@ -381,8 +381,11 @@ def test_limited_time_trains_int8_per_target(slot: TimeWindow, without_int8_trai
             calls.append((target, left_s() < math.inf))
             return target == "cpu"
 
-        found = Quantity(0.9, "measured")
-        return SimpleNamespace(fits=lambda *_: True, tuned=lambda _: found, for_int8=for_int8)
+        accuracy, checkpoint = Quantity(0.9, "measured"), SimpleNamespace(n_steps=lambda: 0)
+        return SimpleNamespace(
+            fits=lambda *_: True, tuned=lambda _: accuracy, for_int8=for_int8,
+            checkpoint=lambda _: checkpoint,
+        )  # fmt: skip
 
     finetuners = [fake_finetuner("npu"), fake_finetuner("too small"), fake_finetuner("cpu")]
     _, ready = finish_runs._ready(Genotype("tiny", ()), slot, [True, False, True], 1.0, finetuners)

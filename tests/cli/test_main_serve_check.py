@@ -183,8 +183,8 @@ def test_slow_load_generator_is_reported(
     plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def delayed(port: int, request: bytes, due_s: Array) -> LatencySamples:
-        seen = open_loop(port, request, due_s)
-        return replace(seen, sent_s=seen.due_s + 0.03)
+        samples = open_loop(port, request, due_s)
+        return replace(samples, sent_s=samples.due_s + 0.03)
 
     monkeypatch.setattr(validation, "open_loop", delayed)
     monkeypatch.setattr(timing.Sentinel, "disturbed", lambda _: False)  # independent of other load

@@ -253,10 +253,10 @@ def test_move_cost_limits_stopped_replicas(folder: Path) -> None:
     options: dict[str, Any] = {"max_moved_fraction": 1.0}
     dear = hwnas.replan(folder / "plan", telemetry, move_cost=50, run__dir="dear", **options)
     cheap = hwnas.replan(folder / "plan", telemetry, move_cost=0, run__dir="cheap", **options)
-    stopped = [sum(_count_moves(old, read_plan(found.path), h)[2] for h in range(len(HOURS)))
-               for found in (dear, cheap)]  # fmt: skip
+    stopped = [sum(_count_moves(old, read_plan(replanned.path), h)[2] for h in range(len(HOURS)))
+               for replanned in (dear, cheap)]  # fmt: skip
     assert stopped[0] == 0 < stopped[1]
-    values = [read_plan(found.path).value for found in (dear, cheap)]
+    values = [read_plan(replanned.path).value for replanned in (dear, cheap)]
     assert values[1] < values[0] <= old.value * (1 + 1e-9)
 
 
