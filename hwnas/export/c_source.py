@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from hwnas.core.quantity import Quantity
 from hwnas.tasks.base import Task
@@ -161,6 +160,8 @@ def _resized_frame(side: int, channels: int, decoded: int) -> NDArray[np.uint8]:
     i = np.arange(height * width * channels, dtype=np.int64)
     frame = (i * i // 7 % 251).astype(np.uint8).reshape(height, width, channels)
     left = (width - height) // 2
+    from PIL import Image  # ``verify`` runs where Pillow is not installed
+
     square = Image.fromarray(frame[:, left : left + height].squeeze())
     for size in (decoded, side) if decoded < side else (side,):
         square = square.resize((size, size), Image.Resampling.BILINEAR)
