@@ -230,10 +230,10 @@ def _comments_of_module(module: str) -> dict[str, dict[str, str]]:
 
 def _comment(lines: list[str], field: ast.AnnAssign) -> str:
     """Return the comment in the lines of a field, else in the lines above it."""
-    own = [line.partition("#:")[2] for line in lines[field.lineno - 1 : field.end_lineno]]
+    inline = [line.partition("#:")[2] for line in lines[field.lineno - 1 : field.end_lineno]]
     above = list[str]()
     for line in reversed(lines[: field.lineno - 1]):
         if not line.strip().startswith("#:"):
             break
         above.insert(0, line.partition("#:")[2])
-    return " ".join(part.strip() for part in (own if any(own) else above) if part.strip())
+    return " ".join(part.strip() for part in (inline if any(inline) else above) if part.strip())

@@ -20,14 +20,14 @@ _NO_TITLE = re.compile(r"# (@package |\+?\w+=\S+$)|description: *[>|]")
 
 def without_folders(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
     """Return arguments without ``--config-dir DIR``, and the folders."""
-    found, folders, rest = [], [], iter(arguments)
+    remaining, folders, rest = [], [], iter(arguments)
     for argument in rest:
         option, _, value = argument.partition("=")
         if option in CONFIG_DIR:
             folders.append(Path(value or next(rest, "")))
         else:
-            found.append(argument)
-    return found, folders
+            remaining.append(argument)
+    return remaining, folders
 
 
 def entries(folder: Path) -> dict[str, str]:

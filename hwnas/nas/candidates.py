@@ -204,14 +204,16 @@ def read_candidates(
     try:
         choices = columns[columns.index("reason") + 1 : columns.index(metrics.quality_in(columns))]
         known = [name for name in columns if f"{name}_source" in columns]
-        found = _candidates(table.to_pydict(), spaces, sorted(choices), known)
-        own = [name for name in details if name in columns]
-        if not own:
-            return found
-        rows = zip(*(table[name].to_pylist() for name in own), strict=True)
+        candidates = _candidates(table.to_pydict(), spaces, sorted(choices), known)
+        detail_columns = [name for name in details if name in columns]
+        if not detail_columns:
+            return candidates
+        rows = zip(*(table[name].to_pylist() for name in detail_columns), strict=True)
         return [
-            replace(c, details={n: v for n, v in zip(own, row, strict=True) if v is not None})
-            for c, row in zip(found, rows, strict=True)
+            replace(
+                c, details={n: v for n, v in zip(detail_columns, row, strict=True) if v is not None}
+            )
+            for c, row in zip(candidates, rows, strict=True)
         ]
     except (StopIteration, ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__} {error}"
@@ -227,8 +229,8 @@ def read_columns(run: Path, names: Sequence[str]) -> dict[str, list[Any]]:
         RunError: the file is invalid.
     """
     table = read_table(run, names)
-    found: dict[str, list[Any]] = {} if table is None else table.to_pydict()
-    return found
+    columns: dict[str, list[Any]] = {} if table is None else table.to_pydict()
+    return columns
 
 
 def _candidates(
@@ -251,12 +253,12 @@ def _candidates(
         Candidate(
             trial,
             Genotype(space, tuple((n, row[i]) for n, i in places[space] if row[i] is not None)),
-            {n: figure for n, figure in zip(known, own, strict=True) if figure is not None},
+            {n: figure for n, figure in zip(known, row_figures, strict=True) if figure is not None},
             {},
             reason,
             state == "stopped",
         )
-        for (trial, state, reason), space, row, own in zip(
+        for (trial, state, reason), space, row, row_figures in zip(
             identity, of, options, zip(*figures, strict=True), strict=True
         )
     ]

@@ -97,8 +97,8 @@ class Cascade:
         if self.link is None:
             return {n: _together(n, a[n], b[n]) for n in both}
         # The device waits for the prediction of the other target.
-        own = {n: figure for n, figure in a.items() if n not in _WAITED}
-        return own | {n: _together(n, a[n], self._later(n)) for n in both if n in _WAITED}
+        first_only = {n: figure for n, figure in a.items() if n not in _WAITED}
+        return first_only | {n: _together(n, a[n], self._later(n)) for n in both if n in _WAITED}
 
     @property
     def predicted(self) -> CascadeStatistics:
@@ -123,10 +123,10 @@ class Cascade:
         """
         row: Row = {"first": self.first.id, "second": self.second.id, "threshold": self.threshold}
         row |= {} if self.link is None else {"second_target": self.link.target}
-        for prefix, seen in (("", self.predicted), ("verified_", self.verified)):
-            row |= seen.share.columns(f"{prefix}share")
-            row |= seen.accuracy.columns(f"{prefix}{metric}")
-            for name, figure in seen.costs.items():
+        for prefix, statistics in (("", self.predicted), ("verified_", self.verified)):
+            row |= statistics.share.columns(f"{prefix}share")
+            row |= statistics.accuracy.columns(f"{prefix}{metric}")
+            for name, figure in statistics.costs.items():
                 row |= figure.columns(f"{prefix}{name}")
         for name, figure in self.worst.items():
             row |= figure.columns(name)
@@ -146,8 +146,8 @@ class Cascade:
             for name in known
         }
         if self.link is not None:
-            own = self.second.costs.get(_PRICE, Quantity(0.0, "modelled"))
-            price = _together(_PRICE, own, Quantity(self.link.usd_per_m, "modelled"))
+            second_price = self.second.costs.get(_PRICE, Quantity(0.0, "modelled"))
+            price = _together(_PRICE, second_price, Quantity(self.link.usd_per_m, "modelled"))
             expected["expected_usd_per_m"] = expected_cost(
                 [Quantity(0.0, "modelled"), price], [_ALL, share]
             )
@@ -184,7 +184,7 @@ def find_cascades(
     sizes = {len(stage.predictions["validation"].correct) for stage in (*stages, *others)}
     if len(sizes) != 1 or min(sizes) < 2 * LEAST:
         return []
-    tried = [found for pair in _pairs(stages, budget, others, link) for found in _swept(pair)]
+    tried = [cascade for pair in _pairs(stages, budget, others, link) for cascade in _swept(pair)]
     alone = [(half(s.predictions["validation"].correct).mean(), s.latency_ms) for s in stages]
     points = np.array([*alone, *(point for _, point in tried)])
     stays = non_dominated(points, MAXIMISE)[len(alone) :]
@@ -200,10 +200,10 @@ def speedups(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> lis
     """
     ratios = []
     for cascade in cascades:
-        seen = cascade.verified
-        equal = [s.latency_ms for s in stages if _accuracy(s) >= seen.accuracy.value]
+        verified = cascade.verified
+        equal = [s.latency_ms for s in stages if _accuracy(s) >= verified.accuracy.value]
         if cascade.on_front and equal:
-            ratios.append(min(equal) / seen.costs[EXPECTED].value)
+            ratios.append(min(equal) / verified.costs[EXPECTED].value)
     return sorted(ratios)
 
 
@@ -213,9 +213,9 @@ def _accuracy(stage: CascadeStage) -> float:
 
 def _judged(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[Cascade]:
     """Mark the non-dominated cascades on the test split."""
-    seen = [cascade.verified for cascade in cascades]
+    verified = [cascade.verified for cascade in cascades]
     points = [(_accuracy(s), s.latency_ms) for s in stages]
-    points += [(s.accuracy.value, s.costs[EXPECTED].value) for s in seen]
+    points += [(s.accuracy.value, s.costs[EXPECTED].value) for s in verified]
     stays = non_dominated(np.array(points), MAXIMISE)[len(stages) :]
     return [replace(c, on_front=bool(is_on)) for c, is_on in zip(cascades, stays, strict=True)]
 

@@ -124,11 +124,11 @@ class EarlyExits:
         """
         words = " ".join(f"{threshold:.6g}" for threshold in self.thresholds)
         row: Row = {"id": self.network.id, "thresholds": words}
-        for prefix, seen in (("", self.predicted), ("verified_", self.verified)):
-            for i, share in enumerate(seen.left):
+        for prefix, statistics in (("", self.predicted), ("verified_", self.verified)):
+            for i, share in enumerate(statistics.left):
                 row |= share.columns(f"{prefix}left_{i}")
-            row |= seen.accuracy.columns(f"{prefix}{metric}")
-            for name, figure in seen.costs.items():
+            row |= statistics.accuracy.columns(f"{prefix}{metric}")
+            for name, figure in statistics.costs.items():
                 row |= figure.columns(f"{prefix}{name}")
         row[f"verified_{metric}_at_end"] = self.network.accuracy("test")
         for name in (LATENCY, ENERGY):
@@ -139,9 +139,9 @@ class EarlyExits:
     def _seen(self, split: str, part: slice) -> ExitStatistics:
         at = self._at(split, part)
         right = np.stack([of.correct[part] for of in self.network.predictions[split]])
-        left = tuple(fraction(at == i) for i in range(len(self.network.segments) - 1))
+        fractions = tuple(fraction(at == i) for i in range(len(self.network.segments) - 1))
         accuracy = fraction(right[at, np.arange(len(at))])
-        return ExitStatistics(left, accuracy, self._costs(self._reached(at)))
+        return ExitStatistics(fractions, accuracy, self._costs(self._reached(at)))
 
     def _at(self, split: str, part: slice) -> NDArray[np.intp]:
         """Return the index of the exit of each image, ``(n_images,)``."""
@@ -172,8 +172,8 @@ def swept(network: ExitNetworkResults) -> list[EarlyExits]:
     tried = [EarlyExits(network, thresholds) for thresholds in _grid(network)]
     points = np.array([_point(each.chosen) for each in tried])
     stays = non_dominated(points, MAXIMISE)
-    kept = [(points[i, 1], each) for i, each in enumerate(tried) if stays[i]]
-    return [each for _, each in sorted(kept, key=lambda pair: pair[0])]
+    non_dominated_settings = [(points[i, 1], each) for i, each in enumerate(tried) if stays[i]]
+    return [each for _, each in sorted(non_dominated_settings, key=lambda pair: pair[0])]
 
 
 def expected(
@@ -237,13 +237,13 @@ def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
         found: Thresholds of one network.
         points: Maximum loss of accuracy, in percentage points.
     """
-    kept = []
+    allowed = []
     for each in found:
-        seen = each.chosen
+        statistics = each.chosen
         end = float(half(each.network.predictions["validation"][-1].correct).mean())
-        if 100 * (end - seen.accuracy.value) <= points:
-            kept.append((seen.costs[EXPECTED].value, each))
-    return min(kept, key=lambda pair: pair[0])[1] if kept else None
+        if 100 * (end - statistics.accuracy.value) <= points:
+            allowed.append((statistics.costs[EXPECTED].value, each))
+    return min(allowed, key=lambda pair: pair[0])[1] if allowed else None
 
 
 def _grid(network: ExitNetworkResults) -> Iterator[tuple[float, ...]]:
@@ -258,5 +258,5 @@ def _grid(network: ExitNetworkResults) -> Iterator[tuple[float, ...]]:
     yield from product(*of_each)
 
 
-def _point(seen: ExitStatistics) -> tuple[float, float]:
-    return seen.accuracy.value, seen.costs[EXPECTED].value
+def _point(statistics: ExitStatistics) -> tuple[float, float]:
+    return statistics.accuracy.value, statistics.costs[EXPECTED].value

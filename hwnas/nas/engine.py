@@ -174,8 +174,8 @@ def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterat
 
 def _opened(search: SearchTask, config: EngineConfig, folder: RunFolder) -> AnyStudy:
     """Return the study: private to this process, or shared."""
-    space, own = search.problem.space, config.study.storage is None
-    if own and (config.study.workers or 1) == 1 and not is_shared(folder.study):
+    space, is_local = search.problem.space, config.study.storage is None
+    if is_local and (config.study.workers or 1) == 1 and not is_shared(folder.study):
         return LocalStudy(folder.study, space, search.objectives)
     from hwnas.nas.shared_study import Membership, SharedStudy
 

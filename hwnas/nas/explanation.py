@@ -163,9 +163,9 @@ def _beaten(
 
     A candidate removes dominated ones, and equal ones of later trials.
     """
-    maximise, mine = maximise_flags(objectives), points([candidate], objectives)
-    theirs = points(others, objectives)
-    wins, loses = no_worse(mine, theirs, maximise), no_worse(theirs, mine, maximise)
+    maximise, point = maximise_flags(objectives), points([candidate], objectives)
+    other_points = points(others, objectives)
+    wins, loses = no_worse(point, other_points, maximise), no_worse(other_points, point, maximise)
     came_first = np.array([candidate.trial < c.trial for c in others], np.bool_)
     wins, loses = wins & (~loses | came_first), loses & (~wins | ~came_first)
     beaten, beaten_by = (np.flatnonzero(mask).tolist() for mask in (wins, loses))

@@ -94,19 +94,19 @@ def posteriors(
     if len(groups) < MIN_CANDIDATES:
         rng = np.random.default_rng(_SEED)
         draws = _independent(np.log(readings.errors), readings.stds, rng)
-        figures = [own[0].figures[quality_in(objectives)] for own in groups.values()]
+        figures = [repeated[0].figures[quality_in(objectives)] for repeated in groups.values()]
     else:
-        assignments = [space.assignment(own[0].genotype) for own in groups.values()]
+        assignments = [space.assignment(repeated[0].genotype) for repeated in groups.values()]
         summary = None if lower is None else summary_features(space, lower)
         features = ChoiceFeatures(space.choices, space.optional(), summary)
         mean, std, draws = _posterior(features, assignments, readings)
         figures = _figures(readings, mean, std)
     on_front = _on_front(np.exp(draws), readings.costs)
-    found = {
+    estimates = {
         name: CandidatePosterior(figure, share)
         for name, figure, share in zip(groups, figures, on_front, strict=True)
     }
-    return [found[candidate.id] for candidate in candidates]
+    return [estimates[candidate.id] for candidate in candidates]
 
 
 def scored(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
@@ -121,9 +121,9 @@ def scored(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[C
 def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) -> _Observations:
     metric = quality_in(objectives)
     read = [[c.figures[metric] for c in group] for group in groups]
-    best = perfect_value(metric, (figure.value for own in read for figure in own))
+    best = perfect_value(metric, (figure.value for observations in read for figure in observations))
     sign = -1.0 if metric_of(metric).maximise else 1.0
-    values, stds = np.array([_combined(own) for own in read]).T
+    values, stds = np.array([_combined(observations) for observations in read]).T
     errors = sign * (values - best)
     errors = np.maximum(errors, np.maximum(stds, least(errors, is_share=best != 0)))
     names = costs_in(objectives)
@@ -258,8 +258,8 @@ def candidate_posteriors(
         finished: Metric of fine-tuned candidates on the validation split, by id.
         lower: Maps a genotype to its graph for summary features; ``None``: no such features.
     """
-    seen = [view.seen(candidate) for candidate in candidates]
-    of_use = scored(seen, view.objectives)
+    views = [view.seen(candidate) for candidate in candidates]
+    of_use = scored(views, view.objectives)
     metric = quality_in(view.objectives)
     pairs = [
         (c.figures[metric].value, finished[c.id].value)
@@ -277,7 +277,7 @@ def candidate_posteriors(
         return replace(candidate, figures={**candidate.figures, metric: figure})
 
     readings = [reading(candidate) for candidate in of_use]
-    found = dict(
+    estimates = dict(
         zip(
             (c.id for c in readings),
             posteriors(space, readings, view.objectives, lower),
@@ -285,8 +285,8 @@ def candidate_posteriors(
         )
     )
     return CandidatePosteriors(
-        [_believed(candidate, metric, found, finished) for candidate in seen],
-        {name: belief.on_front for name, belief in found.items()},
+        [_believed(candidate, metric, estimates, finished) for candidate in views],
+        {name: belief.on_front for name, belief in estimates.items()},
     )
 
 
@@ -299,20 +299,20 @@ def space_filling_order(
     lowest of all targets), times its probability of being on the front.
     """
     places = [_log_cost(c) for c in finished]
-    left = sorted(candidates, key=lambda c: (_log_cost(c), c.id))
-    found: list[Candidate] = []
+    pending = sorted(candidates, key=lambda c: (_log_cost(c), c.id))
+    ordered: list[Candidate] = []
 
     def worth(candidate: Candidate) -> float:
-        own = _log_cost(candidate)
-        gap = min((abs(own - place) for place in places), default=1.0)
+        log_cost = _log_cost(candidate)
+        gap = min((abs(log_cost - place) for place in places), default=1.0)
         return gap * float(candidate.details[columns.ON_FRONT])
 
-    while left:
-        best = max(left, key=worth)
-        left.remove(best)
-        found.append(best)
+    while pending:
+        best = max(pending, key=worth)
+        pending.remove(best)
+        ordered.append(best)
         places.append(_log_cost(best))
-    return found
+    return ordered
 
 
 def _log_cost(candidate: Candidate) -> float:
@@ -325,20 +325,20 @@ def _log_cost(candidate: Candidate) -> float:
 def _believed(
     candidate: Candidate,
     metric: str,
-    found: Mapping[str, CandidatePosterior],
+    estimates: Mapping[str, CandidatePosterior],
     finished: Mapping[str, Quantity],
 ) -> Candidate:
     """Return a candidate with its posterior estimate, and the observed metric in details."""
-    if candidate.id not in found or metric not in candidate.figures:
+    if candidate.id not in estimates or metric not in candidate.figures:
         return candidate
-    own = found[candidate.id]
+    posterior = estimates[candidate.id]
     read = candidate.figures[metric].value
     details = {
         **candidate.details,
         columns.read_column(metric): read,
-        columns.ON_FRONT: own.on_front,
+        columns.ON_FRONT: posterior.on_front,
     }
     if candidate.id in finished:
         details[columns.finished(metric)] = finished[candidate.id].value
-    figures = {**candidate.figures, metric: own.figure}
+    figures = {**candidate.figures, metric: posterior.figure}
     return replace(candidate, figures=figures, details=details)

@@ -231,11 +231,11 @@ class Run:
         recorded = self.manifest.get("unverified", {})
         reasons = {"": verified_files.unverified(self.path, genotype_id)}
         if "targets" not in self.manifest:  # without a front, only the manifest has the reason
-            only = "".join(found.get(genotype_id, "") for found in recorded.values())
+            only = "".join(failures.get(genotype_id, "") for failures in recorded.values())
             reasons = {"": reasons[""] or only}
         for target in self.manifest.get("targets", ()):
-            found = verified_files.unverified(self.path / target, genotype_id)
-            reasons[target] = found or recorded.get(target, {}).get(genotype_id, "")
+            failures = verified_files.unverified(self.path / target, genotype_id)
+            reasons[target] = failures or recorded.get(target, {}).get(genotype_id, "")
         return {target: reason for target, reason in reasons.items() if reason}
 
     def _models(self, genotype_id: str) -> dict[str, VerifiedModelFile]:
@@ -301,7 +301,7 @@ def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list
     Raises:
         SpaceError: a candidate is not in this space.
     """
-    spaces, found = {member.name: member for member in space.members}, []
+    spaces, converted = {member.name: member for member in space.members}, []
     for candidate in candidates:
         genotype = candidate.genotype
         if genotype.space not in spaces:
@@ -311,8 +311,8 @@ def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list
                 "another search."
             )
         same = spaces[genotype.space].genotype(genotype.to_dict())
-        found.append(replace(candidate, genotype=same))
-    return found
+        converted.append(replace(candidate, genotype=same))
+    return converted
 
 
 def _read_state(run: Run) -> RunState:

@@ -56,7 +56,7 @@ class Targets:
         return frozenset(
             target
             for target, budget in self.budgets.items()
-            if (own := self._of(target, figures)) and not budget.exceeded(own)
+            if (target_figures := self._of(target, figures)) and not budget.exceeded(target_figures)
         )
 
     def violations(self, figures: Quantities) -> dict[str, float]:
@@ -65,9 +65,9 @@ class Targets:
         They are fractions of the limits by column, positive if exceeded.
         """
         each = [
-            self.prefixed(target, budget.violations(own))
+            self.prefixed(target, budget.violations(target_figures))
             for target, budget in self.budgets.items()
-            if (own := self._of(target, figures))
+            if (target_figures := self._of(target, figures))
         ]
         return min(each, key=lambda over: max(over.values(), default=0.0), default={})
 
@@ -75,8 +75,8 @@ class Targets:
         """Return the exceeded limits of all targets as text; empty if one budget is met."""
         reasons = []
         for target, budget in self.budgets.items():
-            own = self._of(target, figures)
-            reason = budget.exceeded(own) if own else "it cannot run"
+            target_figures = self._of(target, figures)
+            reason = budget.exceeded(target_figures) if target_figures else "it cannot run"
             if not reason:
                 return ""
             reasons.append(f"{target}: {reason}" if self.are_several else reason)
@@ -91,15 +91,15 @@ class Targets:
         details = {n: value for n, value in candidate.details.items() if "." not in n}
         details |= self._of(target, candidate.details)
         reason = budget.exceeded(figures) if figures else f"Target '{target}' cannot run it."
-        own = figures if reason else {**scored, **figures}
-        return replace(candidate, figures=own, details=details, reason=reason)
+        view_figures = figures if reason else {**scored, **figures}
+        return replace(candidate, figures=view_figures, details=details, reason=reason)
 
     def fits_all(self, candidate: Candidate) -> bool:
         """Return whether a candidate is scored completely and meets the budgets of all targets."""
-        seen = (self.seen(candidate, target) for target in self.budgets)
+        views = (self.seen(candidate, target) for target in self.budgets)
         return all(
             view.state == "complete" and any(n in quality_names() for n in view.figures)
-            for view in seen
+            for view in views
         )
 
     def view(self, target: str, objectives: Sequence[str]) -> SearchView:
@@ -109,8 +109,8 @@ class Targets:
             target: Name of the target.
             objectives: Objectives of the target, without prefix.
         """
-        name, seen = target if self.are_several else "", partial(self.seen, target=target)
-        return SearchView(name, objectives, self.budgets[target].limits, seen)
+        name, view_of = target if self.are_several else "", partial(self.seen, target=target)
+        return SearchView(name, objectives, self.budgets[target].limits, view_of)
 
     def view_of_all(self, objectives: Sequence[str]) -> SearchView:
         """Return the objectives, limits and candidates of all targets together.

@@ -220,7 +220,7 @@ def figures(models: Mapping[str, VerifiedModelFile]) -> Quantities:
         models: Content of ``models/ID.json``, by prefix such as ``npu.`` (empty for one target).
     """
     each = {prefix: quantities_from_json(content["figures"]) for prefix, content in models.items()}
-    return {f"{prefix}{n}": f for prefix, found in each.items() for n, f in found.items()}
+    return {f"{prefix}{n}": f for prefix, quantities in each.items() for n, f in quantities.items()}
 
 
 def details(models: Mapping[str, VerifiedModelFile]) -> dict[str, float]:
@@ -230,7 +230,7 @@ def details(models: Mapping[str, VerifiedModelFile]) -> dict[str, float]:
         models: Content of ``models/ID.json``, by prefix such as ``npu.`` (empty for one target).
     """
     each = models.items()
-    return {f"{prefix}{n}": v for prefix, found in each for n, v in found["details"].items()}
+    return {f"{prefix}{n}": v for prefix, record in each for n, v in record["details"].items()}
 
 
 def _rows(quantities: Quantities) -> dict[str, QuantityRow]:

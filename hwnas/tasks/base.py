@@ -369,6 +369,6 @@ def joined_labels(labels: Iterable[object]) -> set[str]:
     counts = Counter(part for each in parts.values() for part in each)
     return {
         name
-        for name, own in parts.items()
-        if len(own) > 1 and any(counts[part] > 1 for part in own)
+        for name, labels_of_name in parts.items()
+        if len(labels_of_name) > 1 and any(counts[part] > 1 for part in labels_of_name)
     }

@@ -87,10 +87,10 @@ class TrainingBatch:
 
     def total(self, outputs: Tensor) -> float:
         """Return the sum of the results per image, for example the number of correct answers."""
-        found = self.data.task.per_sample(
+        results = self.data.task.per_sample(
             outputs.detach().cpu().numpy(), self.targets.cpu().numpy()
         )
-        return float(found.sum())
+        return float(results.sum())
 
 
 def steps_per_epoch(batch_size: int, n_images: int) -> int:

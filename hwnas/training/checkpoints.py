@@ -325,11 +325,11 @@ def _part(file: Any, kind: str, metadata: Mapping[str, Any]) -> dict[str, Tensor
         ValueError: they are damaged. Files of earlier versions have no checksums.
     """
     keys = {key: key for key in file.keys()}  # noqa: SIM118
-    found = {name: file.get_tensor(key) for name, key in _of_kind(keys, kind).items()}
+    tensors = {name: file.get_tensor(key) for name, key in _of_kind(keys, kind).items()}
     expected = metadata.get("crc32", {}).get(kind)
-    if expected is not None and _checksum(found) != expected:
+    if expected is not None and _checksum(tensors) != expected:
         raise ValueError("its weights are damaged: their checksum differs")
-    return found
+    return tensors
 
 
 def _like(value: Tensor, parameter: Tensor) -> Tensor:

@@ -104,9 +104,9 @@ def chance_level_messages(
         longer_options: Names of the options that lengthen training.
     """
     metric, constant = data.task.metric, data.constant(split)
-    if not (found := at_chance_level(metric, figures, constant)):
+    if not (weak := at_chance_level(metric, figures, constant)):
         return []
-    values = {name: format_value(metric, figure.value) for name, figure in found.items()}
+    values = {name: format_value(metric, figure.value) for name, figure in weak.items()}
     named = ", ".join(f"{name} ({value})" for name, value in values.items())
     return [
         f"Not significantly better than {constant_answer(data, split)}: {named}. "

@@ -211,8 +211,8 @@ def train(
         steps = range(done, total)
         for step, batch in zip(steps, training.batches(steps), strict=True):
             training.step(step, batch)
-            now, left = saving.clock(), total - step - 1
-            stops = left > 0 and must_stop(now - start, step + 1 - done, left)
+            now, n_remaining = saving.clock(), total - step - 1
+            stops = n_remaining > 0 and must_stop(now - start, step + 1 - done, n_remaining)
             late = stops or now - saved_at > saving.every_s
             if training.processes.leads and (step + 1 == total or late):
                 saved_at = saving.clock()

@@ -35,17 +35,17 @@ def get(name: str) -> BackendDescription:
         ConfigError: the name is unknown, several packages register it, or what is registered cannot
             be loaded or is not a description.
     """
-    if (found := _registered().get(name)) is None:
+    if (description := _registered().get(name)) is None:
         raise ConfigError(unknown_name("runtime", name, names()))
-    if isinstance(found, str):
-        raise ConfigError(found)
-    return found
+    if isinstance(description, str):
+        raise ConfigError(description)
+    return description
 
 
 def known() -> list[BackendDescription]:
     """Return the descriptions of all backends, without those that failed to load."""
-    found = _registered()
-    each = [found[name] for name in names()]
+    descriptions = _registered()
+    each = [descriptions[name] for name in names()]
     return list({d.name: d for d in each if isinstance(d, BackendDescription)}.values())
 
 
@@ -118,16 +118,16 @@ def version(name: str) -> str:
     Raises:
         PackageNotFoundError: it is not installed.
     """
-    found = sorted(_providers().get(name, {name}))
-    if found == [name]:
+    packages = sorted(_providers().get(name, {name}))
+    if packages == [name]:
         return metadata.version(name)
-    return ", ".join(f"{other} {metadata.version(other)}" for other in found)
+    return ", ".join(f"{other} {metadata.version(other)}" for other in packages)
 
 
 @functools.cache
 def _providers() -> Mapping[str, set[str]]:
     """Return the distributions that provide each module."""
-    return {name: {*found} for name, found in metadata.packages_distributions().items()}
+    return {name: {*packages} for name, packages in metadata.packages_distributions().items()}
 
 
 def columns() -> dict[str, str]:
@@ -182,17 +182,17 @@ def _registered() -> Mapping[str, BackendDescription | str]:
 def _loaded(point: EntryPoint) -> BackendDescription | str:
     entry = f"Entry point '{point.name} = {point.value}' of package {_package(point)}"
     try:
-        found = point.load()
+        description = point.load()
     except Exception as error:  # other packages may raise any exception
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return f"{entry} cannot be loaded: {reason}. Repair or uninstall the package."
-    if not isinstance(found, BackendDescription):
+    if not isinstance(description, BackendDescription):
         return (
             f"{entry} is not a backend: it must be a "
             "hwnas.hardware.backends.description.BackendDescription. Repair or uninstall the "
             "package."
         )
-    return found
+    return description
 
 
 def _package(point: EntryPoint) -> str:

@@ -258,11 +258,11 @@ class FittedRoofline:
             return np.vstack([gradient / value[:, None] / _NOISE, np.diag(1 / expected.std)])
 
         loss = "soft_l1" if len(ms) >= _MIN_FOR_ROBUST else "linear"
-        found = [
+        fits = [
             optimize.least_squares(residuals, start, jac=slopes, loss=loss, max_nfev=60)
             for start in _starts(expected)
         ]
-        best: Floats = min(found, key=lambda fit: float(fit.cost)).x
+        best: Floats = min(fits, key=lambda fit: float(fit.cost)).x
         return best
 
 
@@ -273,11 +273,11 @@ def _by(amounts: Floats, group: NDArray[np.intp], n: int) -> list[Floats]:
 
 def _starts(expected: RooflinePrior) -> list[Floats]:
     """Return the starts: bound by the device, by starts on the host, by the image."""
-    found = []
+    starts = []
     for host, image in ((0.05, 0.02), (0.9, 0.02), (0.05, 0.7)):
         for faster in (0.0, 1.0):
             start = expected.mean.copy()
             start[_RATE] += faster
             start[_HOST], start[_IMAGE] = np.log(host), np.log(image)
-            found.append(start)
-    return found
+            starts.append(start)
+    return starts

@@ -212,10 +212,10 @@ def _fit_hyperparameters(
         return value + 0.5 * float(off @ off), slopes + off / _PRIOR_STD
 
     bounds = [(e - 12, e + 12) for e in expected]
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         goal, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 40}
     )
-    best: Floats = found.x
+    best: Floats = optimum.x
     return best
 
 

@@ -85,22 +85,22 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
 
     Both arguments are from ``provenance_facts``; the result is empty if the table is valid here.
     """
-    found = []
+    messages = []
     recorded_device, device = recorded.get("device", {}), here["device"]
     for name in (*_DEVICE, *_ACCELERATOR):
         if recorded_device.get(name) != device.get(name):
             values = f"{recorded_device.get(name)} in the table, {device.get(name)} here"
-            found.append(f"{name}: {values}")
+            messages.append(f"{name}: {values}")
     for name, version in here["versions"].items():
         if (other := recorded.get("versions", {}).get(name)) != version:
-            found.append(f"{name}: {other} in the table, {version} here")
+            messages.append(f"{name}: {other} in the table, {version} here")
     if recorded.get("schedules") != here.get("schedules"):
-        found.append("its compilation plans are of another version of hwnas")
+        messages.append("its compilation plans are of another version of hwnas")
     settings = backends.get(here["target"]["runtime"]).name
     for name in (settings, "meter"):
         if recorded.get("target", {}).get(name) != here["target"].get(name):
-            found.append(f"different target.{name}")
-    return found
+            messages.append(f"different target.{name}")
+    return messages
 
 
 def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:

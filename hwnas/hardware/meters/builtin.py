@@ -282,7 +282,7 @@ def _channels(chip: Path) -> dict[str, _Channel]:
     pairs = {"1", "2", "3"} if kind.startswith("ina3221") else set()
     channels = {}
     inputs = (re.fullmatch(r"(?:energy|power|curr)(\d+)_input", f.name) for f in chip.iterdir())
-    for number in sorted({found[1] for found in inputs if found}, key=int):
+    for number in sorted({match[1] for match in inputs if match}, key=int):
         options = [("energy",), ("power",)] + [("in", "curr")] * (number in pairs)
         for option in options:
             files = tuple(chip / f"{stem}{number}_input" for stem in option)

@@ -197,16 +197,16 @@ def _left_out(
     nets: Sequence[Graph], wholes: Sequence[MeasuredNetwork], predictions: OperatorPredictions
 ) -> list[float]:
     """Return leave-one-out predictions, without operators that only the held-out network has."""
-    found = []
+    estimates = []
     for i, net in enumerate(nets):
         others = {node.op for other in (*nets[:i], *nets[i + 1 :]) for node in other}
-        own = {node.op for node in net} - others
-        predicted = {op: ms for op, (ms, _, _) in predictions.predict(own, own).items()}
+        excluded = {node.op for node in net} - others
+        predicted = {op: ms for op, (ms, _, _) in predictions.predict(excluded, excluded).items()}
         calibration = _fitted([*wholes[:i], *wholes[i + 1 :]])
-        found.append(
+        estimates.append(
             calibration.predict(latency_features(net, {**predictions.known_ms, **predicted}))[0]
         )
-    return found
+    return estimates
 
 
 def _operators(subjects: Sequence[ProfiledSpace]) -> list[OpSpec]:

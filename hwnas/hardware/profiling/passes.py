@@ -57,12 +57,12 @@ class MeasurementPasses(Generic[K]):
         Raises:
             HwnasError: an item cannot be timed; earlier results are kept.
         """
-        found: dict[K, list[Timing]] = {}
+        timings: dict[K, list[Timing]] = {}
         for item in items:
             known = self.measured(item)
-            found[item] = [known.timing] if known else []
+            timings[item] = [known.timing] if known else []
         for number in range(1, self.max_passes + 1):
-            todo = [item for item in items if self._needs_pass(item, found[item], number)]
+            todo = [item for item in items if self._needs_pass(item, timings[item], number)]
             random.Random(number).shuffle(todo)
             blocks = [todo[i : i + self.block] for i in range(0, len(todo), self.block)]
             if not blocks:
@@ -74,7 +74,7 @@ class MeasurementPasses(Generic[K]):
                     if isinstance(outcome, HwnasError):
                         raise outcome
                     for item, timing in zip(blocks[index], outcome, strict=True):
-                        found[item].append(timing)
+                        timings[item].append(timing)
                         self.keep(item, _add_pass(self.measured(item), timing))
                     saver.soon()
                     advance(len(blocks[index]))
@@ -82,13 +82,13 @@ class MeasurementPasses(Generic[K]):
     def _block(self, items: Sequence[K], worker: Worker) -> Sequence[Timing]:
         return self.time(worker, items)
 
-    def _needs_pass(self, item: K, found: Sequence[Timing], number: int) -> bool:
+    def _needs_pass(self, item: K, timings: Sequence[Timing], number: int) -> bool:
         """Return whether an item needs another pass, given the timings of this run."""
         known = self.measured(item)
         n_passes = known.n_passes if known else 0
-        if len(found) == 1 and n_passes > 1:  # confirmed by an earlier run, if it was quiet
-            return found[0].drifted and number == 1
-        return n_passes < number and not confirmed(found)
+        if len(timings) == 1 and n_passes > 1:  # confirmed by an earlier run, if it was quiet
+            return timings[0].drifted and number == 1
+        return n_passes < number and not confirmed(timings)
 
 
 def confirmed(timings: Sequence[Timing]) -> bool:

@@ -107,12 +107,12 @@ def leave_one_out(
     networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> list[float]:
     """Return the latency of each network in ms, predicted from all others; see ``fit_transfer``."""
-    found = []
+    estimates = []
     for i, graph in enumerate(networks):
         others = [net for j, net in enumerate(networks) if j != i]
         times = [ms for j, ms in enumerate(measured_ms) if j != i]
-        found.append(fit_transfer(others, times, reference).network_ms(graph, reference))
-    return found
+        estimates.append(fit_transfer(others, times, reference).network_ms(graph, reference))
+    return estimates
 
 
 def fill_from_source(
@@ -180,15 +180,15 @@ def _network_factor(
 ) -> float:
     """Return the factor by which operators take longer in networks than isolated."""
     timed = {op: table.entries[op].timing.median_ms for op in table.plans()}
-    found = [
+    ratios = [
         (ms - model.operator_ms * len(net)) / sum(timed[node.op] for node in net)
         for net, ms in zip(networks, measured_ms, strict=True)
         if all(node.op in timed for node in net)
     ]
-    if not found:
+    if not ratios:
         both = [op for op in timed if op in reference]
-        found = [model.latency_ms(op, reference[op]) / timed[op] for op in both]
-    return statistics.median(found) if found else 1.0
+        ratios = [model.latency_ms(op, reference[op]) / timed[op] for op in both]
+    return statistics.median(ratios) if ratios else 1.0
 
 
 # For CPUs of one architecture: a plan of another CPU is nearly optimal, and factors of a few
@@ -281,13 +281,13 @@ def network_plans(
     """
     known = {**source_plans, **table.taken_over()}
     missing = [op for op in table.missing(distinct_ops(nets)) if op not in known]
-    found = _tuned(missing, pool, n_plans, progress)
-    for op, plan in found.items():
+    tuned = _tuned(missing, pool, n_plans, progress)
+    for op, plan in tuned.items():
         if is_transferred((entry := table.entries[op]).plan):
             table.entries[op] = replace(entry, plan=f"{TRANSFERRED} {plan}".strip())
-    if found:
+    if tuned:
         table.save()
-    return {**known, **found}
+    return {**known, **tuned}
 
 
 def _tuned(
@@ -298,14 +298,14 @@ def _tuned(
     Raises:
         HwnasError: an operator cannot be compiled.
     """
-    found: dict[OpSpec, str] = {}
+    plans: dict[OpSpec, str] = {}
     if not ops:
-        return found
+        return plans
     with progress.phase("Tune operators", len(ops)) as advance:
         tasks = [lambda worker, op=op: worker.tune(op, n_plans) for op in ops]
         for index, plan in pool.run(tasks):
             if isinstance(plan, Exception):
                 raise plan
-            found[ops[index]] = plan
+            plans[ops[index]] = plan
             advance(1)
-    return found
+    return plans

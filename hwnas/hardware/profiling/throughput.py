@@ -35,16 +35,16 @@ def time_batch_sizes(
     graph: Graph, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
 ) -> list[BatchThroughput]:
     """Return the latency of a network at each of ``BATCHES``, with operators tuned for each."""
-    found = []
+    throughputs = []
     with progress.phase("Batch sizes", len(BATCHES)) as advance:
         for size in BATCHES:
             sized = replace(target, batch=size)
             with open_worker(sized) as worker:
                 net = fused_graph(graph, sized)
                 plans = {op: worker.tune(op, _PLANS) for op in {node.op for node in net}}
-                found.append(BatchThroughput(size, worker.time_network(net, plans).median_ms))
+                throughputs.append(BatchThroughput(size, worker.time_network(net, plans).median_ms))
             advance(1)
-    return found
+    return throughputs
 
 
 def recommended_batch(batches: Sequence[BatchThroughput]) -> BatchThroughput:

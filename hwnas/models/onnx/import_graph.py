@@ -379,10 +379,10 @@ def _image_shape(value: Any) -> tuple[int, int, int, int]:
     shape = [dim.dim_value for dim in tensor.shape.dim]  # 0 for symbolic or missing sizes
     sized = min(shape[1:], default=0) > 0 and math.prod(n or 1 for n in shape) <= MAX_VALUES
     if tensor.elem_type != onnx.TensorProto.FLOAT or len(shape) != 4 or not sized or shape[0] < 0:
-        found = [dim.dim_value or dim.dim_param or "?" for dim in tensor.shape.dim]
+        dimensions = [dim.dim_value or dim.dim_param or "?" for dim in tensor.shape.dim]
         kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
         raise CompileError(
-            f"The ONNX model's input '{value.name}' is {kind} {found}; allowed: float images "
+            f"The ONNX model's input '{value.name}' is {kind} {dimensions}; allowed: float images "
             "(N, C, H, W) of fixed C, H and W, of 2^26 values at most."
         )
     return (shape[0] or 1, shape[1], shape[2], shape[3])

@@ -112,10 +112,10 @@ def _vectors(options: Sequence[Hashable], absent: bool) -> dict[Hashable, tuple[
         return {**numbers, None: (0.5, 1.0)} if absent else {**numbers}
     # Half of the squared distance of one-hot vectors: two options have the distance of 0 and 1.
     eye = np.eye(len(options)) / math.sqrt(2)
-    found: dict[Hashable, tuple[float, ...]] = {
+    vectors: dict[Hashable, tuple[float, ...]] = {
         o: tuple(row.tolist()) for o, row in zip(options, eye, strict=True)
     }
-    return found | {None: (0.0,) * len(options)} if absent else found
+    return vectors | {None: (0.0,) * len(options)} if absent else vectors
 
 
 # The space of proposals: assignments of options to choices.
@@ -151,8 +151,8 @@ class ProposalSpace:
     def all(self) -> list[Assignment]:
         """Return one assignment for each distinct candidate."""
         rows = itertools.product(*self.options.values())
-        found = (dict(zip(self.options, row, strict=True)) for row in rows)
-        return list({self.key(assignment): assignment for assignment in found}.values())
+        assignments = (dict(zip(self.options, row, strict=True)) for row in rows)
+        return list({self.key(assignment): assignment for assignment in assignments}.values())
 
     def key(self, assignment: Assignment) -> Hashable:
         """Return a key that is equal for equal candidates."""

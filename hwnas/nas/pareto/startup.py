@@ -36,8 +36,8 @@ def of_branch(
     """
     branches = space.branches()
     for branch in (branches[(number + i) % len(branches)] for i in range(len(branches))):
-        if own := [i for i in free if space.branch(assignments[i]) == branch]:
-            return number // len(branches), own
+        if indices := [i for i in free if space.branch(assignments[i]) == branch]:
+            return number // len(branches), indices
     raise AssertionError("nothing is free")
 
 
@@ -118,9 +118,9 @@ def propose(
     """
     space = costed.space
     if space.features.n_known and not costed.are_computed:
-        found = _by_size(costed, history, taken, rng)
-        if found is not None:
-            return found
+        proposal = _by_size(costed, history, taken, rng)
+        if proposal is not None:
+            return proposal
     known = costed.all() if costed.are_computed else _drawn(costed, rng)
     free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
     if not free:  # no feasible candidate is known; the smallest is most likely feasible
@@ -154,8 +154,8 @@ def _by_size(
     pool = [*{key: a for a in pool if (key := space.key(a)) not in taken}.values()]
     if not pool:
         return None
-    number, own = of_branch(space, pool, range(len(pool)), _number(history))
-    pool = [pool[i] for i in own]
+    number, indices = of_branch(space, pool, range(len(pool)), _number(history))
+    pool = [pool[i] for i in indices]
     features = space.vectors(pool)
     sizes = features[:, -space.features.n_known]
     too_large = _too_large(history, space.features.n_known) if costed.are_observed else np.inf
@@ -193,10 +193,10 @@ class _Fitting:
         """Return whether each candidate is feasible."""
         if new := [i for i in rows if i not in self._known]:
             key = self._costed.space.key
-            found = self._costed.of([self._pool[i] for i in new])
-            kept = {key(assignment) for assignment in found.assignments}
-            self._known |= {i: key(self._pool[i]) in kept for i in new}
-            self.n_costed += len(new) * (found.costs.shape[1] > 0)
+            costed = self._costed.of([self._pool[i] for i in new])
+            feasible = {key(assignment) for assignment in costed.assignments}
+            self._known |= {i: key(self._pool[i]) in feasible for i in new}
+            self.n_costed += len(new) * (costed.costs.shape[1] > 0)
         return [self._known[i] for i in rows]
 
     def is_(self, row: int) -> bool:

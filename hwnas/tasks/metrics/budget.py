@@ -154,8 +154,8 @@ def limit_in_unit(name: str, text: str) -> tuple[str, str]:
     Raises:
         ConfigError: the unit is unknown, or neither the name nor the text has one.
     """
-    meant = _ALIASES.get(name, name)
-    metric = next((m for m in cost_names() if meant in (m, short_name(m))), name)
+    metric_name = _ALIASES.get(name, name)
+    metric = next((m for m in cost_names() if metric_name in (m, short_name(m))), name)
     units = _UNITS.get(metric_of(metric).unit, {}) if metric in cost_names() else {}
     parts = [_QUANTITY.fullmatch(part.strip()) for part in text.split(",")]
     if not units or not all(parts):
@@ -181,15 +181,15 @@ def limit_units(metric: str) -> list[str]:
 
 def _number(name: str, metric: str, units: Mapping[str, float], match: re.Match[str]) -> str:
     number, unit = match.groups()
-    own = next(u for u, size in units.items() if size == 1.0)
+    base_unit = next(u for u, size in units.items() if size == 1.0)
     if not unit and name != metric:
         raise ConfigError(
-            f"budget.{name}={number} has no unit. Write budget.{name}={number}{own}, or "
+            f"budget.{name}={number} has no unit. Write budget.{name}={number}{base_unit}, or "
             f"budget.{metric}={number}."
         )
     if units is _BYTES:  # capital letters matter in mJ, not in kb
         unit = next((known for known in units if known.lower() == unit.lower()), unit)
     if unit and unit not in units:
         raise ConfigError(f"budget.{name}: {unknown_name('unit', unit, units)}")
-    scale = units[unit or own]
+    scale = units[unit or base_unit]
     return number if scale == 1.0 else repr(float(number) * scale)

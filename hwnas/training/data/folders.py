@@ -92,24 +92,24 @@ def chosen_splits(where: str, given: Sequence[str], test_split: str) -> dict[str
         DataError: there is no training split, no split ``test_split`` (unless it is ``test``), it
             is the training split, or two names mean the same.
     """
-    found: dict[str, str] = {}
+    folder_of_split: dict[str, str] = {}
     for name in given:
-        other = found.setdefault(split_of(name), name)
+        other = folder_of_split.setdefault(split_of(name), name)
         if other != name:
             raise DataError(
                 f"{where} has two {split_of(name)} splits: '{other}' and '{name}'. Remove one."
             )
-    if "train" not in found:
+    if "train" not in folder_of_split:
         raise DataError(
             f"{where} has no split 'train', only: {', '.join(given)}. Rename the split or folder "
             "of the training images to 'train'."
         )
-    allowed = [found[split] for split in found if split != "train"] or ["test"]
+    allowed = [folder_of_split[split] for split in folder_of_split if split != "train"] or ["test"]
     remedy = f"Set dataset.test_split={' or '.join(allowed)}."
     if split_of(test_split) == "train":
         raise DataError(f"{where}: '{test_split}' is the training split. {remedy}")
     test_split = split_of(test_split)
-    if test_split not in found and test_split != "test":
+    if test_split not in folder_of_split and test_split != "test":
         raise DataError(
             f"{where} has no split '{test_split}' (dataset.test_split), only: {', '.join(given)}. "
             f"{remedy}"
@@ -118,9 +118,9 @@ def chosen_splits(where: str, given: Sequence[str], test_split: str) -> dict[str
     if test_split == "validation":
         del chosen["validation"]
     return {
-        split: found[chosen[split]]
+        split: folder_of_split[chosen[split]]
         for split in SPLITS
-        if split in chosen and chosen[split] in found
+        if split in chosen and chosen[split] in folder_of_split
     }
 
 
@@ -175,11 +175,14 @@ def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> Imag
         if test_split != "test":
             chosen_splits(where, ["train"], test_split)
         used = {"train": root}
-    found = {split: _images_by_class(where, folder) for split, folder in used.items()}
-    labels = {split: [label for label, _ in images] for split, images in found.items()}
+    images_of_split = {split: _images_by_class(where, folder) for split, folder in used.items()}
+    labels = {split: [label for label, _ in images] for split, images in images_of_split.items()}
     _check_csv(where, path, labels["train"])
     targets, names = kind.targets(where, labels, None)
-    encoded = {split: ImageFiles(where, [file for _, file in found[split]]) for split in found}
+    encoded = {
+        split: ImageFiles(where, [file for _, file in images_of_split[split]])
+        for split in images_of_split
+    }
     return ImageSource(encoded, targets, names, tuple(filter(None, notes)))
 
 
@@ -238,7 +241,7 @@ def _split_folders(where: str, root: Path) -> Mapping[str, Path]:
 
 def _images_by_class(where: str, folder: Path) -> list[tuple[str, Path]]:
     """Return class and path of each image of a split; names differ in more than outer spaces."""
-    found = []
+    labelled_files = []
     subfolders: dict[str, set[str]] = {}
     for file in files(where, folder):
         if is_image(file):
@@ -248,11 +251,11 @@ def _images_by_class(where: str, folder: Path) -> list[tuple[str, Path]]:
                     f"{where}: {file} has no class. Allowed: one folder per class, or "
                     "metadata.csv beside the images, with the columns file_name and label."
                 )
-            found.append((unicodedata.normalize("NFC", inside[0].strip()), file))
+            labelled_files.append((unicodedata.normalize("NFC", inside[0].strip()), file))
             subfolders.setdefault(inside[0], set()).add(inside[1] if len(inside) > 2 else "")
     if empty := [f.name for f in _folders(folder) if f.name not in subfolders]:
         raise DataError(f"{where}: folder {folder / empty[0]} holds no images. Remove it.")
-    if not found:
+    if not labelled_files:
         raise DataError(f"{where}: folder {folder} holds no images. Remove it.")
     common = set.intersection(*subfolders.values()) - {""}
     if len(subfolders) > 1 and len(common) > 1:
@@ -261,7 +264,7 @@ def _images_by_class(where: str, folder: Path) -> list[tuple[str, Path]]:
             f"{where}: all folders in {folder} contain the folders {listed}. It is not clear which "
             "of them are classes. Allowed: SPLIT/CLASS/ and CLASS/."
         )
-    return found
+    return labelled_files
 
 
 def _check_csv(where: str, path: Path, labels: Sequence[str]) -> None:

@@ -92,9 +92,9 @@ def _tables_beside_images(where: str, path: Path) -> dict[str, list[str]]:
 
     ``datasets`` would read the images alone, without their labels.
     """
-    found = [*files(where, path)]
+    paths = [*files(where, path)]
     tables: dict[str, list[str]] = {}
-    for file in found if any(map(is_image, found)) else ():
+    for file in paths if any(map(is_image, paths)) else ():
         if file.suffix == ".parquet" and file.stem != "metadata":
             words = re.split(r"[-_./]", file.relative_to(path).as_posix())
             split = next((s for s in map(split_of, words) if s in SPLITS), "train")
@@ -187,25 +187,25 @@ def _column(
                 f"only: {', '.join(table.column_names)}. Set dataset.{what}_column to one of these."
             )
         return chosen
-    found = [name for name, of in table.features.items() if isinstance(of, requests[i].kinds)]
-    found = found or [name for name in table.column_names if name in usual]
-    if not found and "file_name" in table.column_names:  # of a folder without image files
+    candidates = [name for name, of in table.features.items() if isinstance(of, requests[i].kinds)]
+    candidates = candidates or [name for name in table.column_names if name in usual]
+    if not candidates and "file_name" in table.column_names:  # of a folder without image files
         raise DataError(
             f"{where} holds no images, only a table that names them. Put the images into this "
             "folder, and write paths relative to it in the column file_name."
         )
-    if not found:
+    if not candidates:
         raise DataError(
             f"{where} needs a column '{requests[0].usual[0]}' and a column "
             f"'{requests[1].usual[0]}', has: {', '.join(table.column_names)}. Choose other names "
             "with dataset.image_column=NAME and dataset.label_column=NAME."
         )
-    if len(found) > 1:
+    if len(candidates) > 1:
         raise DataError(
-            f"{where} has several columns of {what}s: {', '.join(found)}. "
+            f"{where} has several columns of {what}s: {', '.join(candidates)}. "
             f"Choose one with dataset.{what}_column=NAME."
         )
-    return str(found[0])
+    return str(candidates[0])
 
 
 def _unlisted(where: str, path: Path | None, tables: Iterable[Any], column: str) -> Iterator[str]:

@@ -242,7 +242,7 @@ def divide(
     if missing:
         kind = tasks.get(config.task)
         strata = kind.strata(where, targets["train"], names, len(missing) + 1)
-    found = {name: (name, np.arange(len(targets[name]))) for name in targets}
+    parts = {name: (name, np.arange(len(targets[name]))) for name in targets}
     _check_sizes(where, len(rows), missing, config, 1 if strata is None else len(set(strata)))
     for name in missing:
         rows, part = train_test_split(
@@ -251,10 +251,10 @@ def divide(
             stratify=None if strata is None else strata[rows],
             random_state=SPLIT_SEED,
         )
-        found[name] = ("train", part)
+        parts[name] = ("train", part)
     if not tasks.get(config.task).categorical:
-        _check_intervals(where, {name: len(part) for name, (_, part) in found.items()}, missing)
-    return found | {"train": ("train", rows)}
+        _check_intervals(where, {name: len(part) for name, (_, part) in parts.items()}, missing)
+    return parts | {"train": ("train", rows)}
 
 
 def _fraction(config: DatasetConfig, name: str) -> float:

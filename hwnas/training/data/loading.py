@@ -78,8 +78,8 @@ def load_data(config: DatasetConfig, max_resolution: int, progress: Progress) ->
         return _arrays(config, kind)
     source = _open(where, config, kind)
     encoded, changes, sizes = _encoded(where, source, config, max_resolution, progress)
-    splits, kept = _kept(encoded, config.in_memory, progress)
-    data = _image_data(config, splits, source.names, [*source.notes, *changes, kept])
+    splits, memory_note = _kept(encoded, config.in_memory, progress)
+    data = _image_data(config, splits, source.names, [*source.notes, *changes, memory_note])
     return replace(data, file_sizes=sizes)
 
 
@@ -133,13 +133,13 @@ def _embedded(
             f"dataset={config.name} needs dataset.path=DIR (Parquet files or image folders) "
             "or dataset.hub_id=OWNER/NAME."
         )
-    found = EMBEDDED[config.name]()
-    if config.task != found.task:
-        raise ConfigError(f"dataset={config.name} is for {found.task}. Set task={found.task}.")
+    data = EMBEDDED[config.name]()
+    if config.task != data.task:
+        raise ConfigError(f"dataset={config.name} is for {data.task}. Set task={data.task}.")
     where = f"Data set '{config.name}'"
-    targets, names = kind.targets(where, {"train": found.targets.tolist()}, found.names)
+    targets, names = kind.targets(where, {"train": data.targets.tolist()}, data.names)
     divided = divide(where, targets, names, config)
-    return in_memory_splits({"train": found.images}, targets, divided), names
+    return in_memory_splits({"train": data.images}, targets, divided), names
 
 
 def _arrays(config: DatasetConfig, kind: TaskType) -> ImageData:
@@ -318,7 +318,7 @@ def _kept(
     """Decode splits that fit into memory, the most frequently read first; describe which."""
     limit = _MEMORY_FRACTION * machine.memory_bytes()
     n_free = {None: limit, True: float("inf"), False: 0.0}[in_memory]
-    kept: dict[str, DataSplit] = {}
+    splits_by_name: dict[str, DataSplit] = {}
     parts = []
     for name in ("validation", "test", "train"):
         split = splits[name]
@@ -326,9 +326,9 @@ def _kept(
         if fits:
             n_free -= split.n_bytes
             with progress.phase(f"Decode {name} images", len(split)) as advance:
-                kept[name] = split.in_memory(advance)
+                splits_by_name[name] = split.in_memory(advance)
         else:
-            kept[name] = split
+            splits_by_name[name] = split
         how = "in memory" if fits else "streamed"
         parts.append(f"{name} {how} ({len(split)} images, {_size(split.n_bytes)})")
     reason = (
@@ -336,7 +336,7 @@ def _kept(
         if in_memory is None
         else f"dataset.in_memory={str(in_memory).lower()}"
     )
-    return kept, f"Decoded images: {', '.join(parts)}; {reason}."
+    return splits_by_name, f"Decoded images: {', '.join(parts)}; {reason}."
 
 
 def _size(n_bytes: int) -> str:

@@ -118,7 +118,7 @@ def _can_read(space: SearchSpace, block: str, name: str, of: str, kind: str) -> 
     kinds = _readers(space, block, key)
     if closest({*space.names}, block, "kind") == of:
         kinds &= {kind}
-    return any(name in defining_names(space, block, own, key)[0] for own in kinds)
+    return any(name in defining_names(space, block, kind_keys, key)[0] for kind_keys in kinds)
 
 
 def _check_head(space: SearchSpace, blocks: list[str]) -> None:
