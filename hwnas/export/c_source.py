@@ -148,7 +148,6 @@ def _test_values(
         "int8_outputs": _nested(steps.astype(np.int8)),
         "values": ",\n".join(_braced(row) for row in values),
         "resized": _wrapped(_resized_frame(width, channels, images["decoded_side"]).ravel()),
-        "constants": _wrapped([f"0x{k:08x}" for k in _sha256_constants()]),
         "test_labels": labels,
         "test_meaning": meaning,
     }
@@ -166,17 +165,6 @@ def _resized_frame(side: int, channels: int, decoded: int) -> NDArray[np.uint8]:
     for size in (decoded, side) if decoded < side else (side,):
         square = square.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(square)
-
-
-def _sha256_constants() -> Iterable[int]:
-    """Yield the constants of SHA-256: fractions of the cube roots of the first 64 primes."""
-    primes = (n for n in range(2, 312) if all(n % k for k in range(2, n)))
-    for prime in primes:
-        low, high, scaled = 0, 1 << 36, prime << 96  # the integer cube root, by bisection
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (middle, high) if middle**3 <= scaled else (low, middle)
-        yield low & 0xFFFFFFFF
 
 
 def _nested(rows: NDArray[Any]) -> str:
