@@ -346,11 +346,21 @@ def _with_intervals(accuracy_range: AccuracyRange, samples: _Samples | None) -> 
     lowest, highest, mean, gain = (_ends(column) for column in samples.whole.T)
     return AccuracyRange(
         accuracy_range.levels,
-        CostRatio(accuracy_range.lowest.value, lowest),
-        CostRatio(accuracy_range.highest.value, highest),
+        _extreme(accuracy_range.lowest.value, lowest),
+        _extreme(accuracy_range.highest.value, highest),
         CostRatio(accuracy_range.mean.value, mean),
         gain,
     )
+
+
+def _extreme(value: float, interval: BootstrapInterval) -> CostRatio:
+    """Return a minimum or maximum with its interval.
+
+    Noise makes minima of samples smaller and maxima larger: all samples may lie on one side of the
+    value. The interval is extended to the value then.
+    """
+    low, high = interval
+    return CostRatio(value, (min(low, value), max(high, value)))
 
 
 def _ends(samples: Array) -> BootstrapInterval:
