@@ -274,10 +274,10 @@ def ratios(front: Array, baseline: Array, levels: Array) -> Array:
 
 
 def gains(front: Array, baseline: Array, costs: Array) -> Array:
-    """Return the quality of the front minus that of the baseline at each cost ``(costs,)``.
+    """Return the best quality of the front minus that of the baseline, within each cost.
 
-    -inf where all networks of the front cost more; the quality itself where only those of the
-    baseline do.
+    -inf where all networks of the front cost more; the front's quality where only those of the
+    baseline do. Fronts are quality and cost ``(n, 2)``; the result is ``(costs,)``.
     """
     front_best, base_best = reached(front, costs), reached(baseline, costs)
     known = np.isfinite(front_best) & np.isfinite(base_best)

@@ -217,8 +217,10 @@ def _check_size(archive: zipfile.ZipFile, name: str) -> int:
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = header(file)
     size = math.prod(shape) * dtype.itemsize
-    if dtype.hasobject or min(shape, default=1) < 0 or size > archive.getinfo(name).file_size:
-        raise CorruptFileError(f"'{name}' does not contain {dtype} of shape {shape}")
+    if dtype.hasobject:
+        raise CorruptFileError(f"'{name}' has Python objects; allowed: numbers and text")
+    if min(shape, default=1) < 0 or size > archive.getinfo(name).file_size:
+        raise CorruptFileError(f"'{name}' is too short for {dtype} of shape {shape}")
     return size
 
 

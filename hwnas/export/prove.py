@@ -179,7 +179,10 @@ class TestSplitPass:
         self.results: dict[str, list[PerImageResults]] = {name: [] for name in ("torch", *sessions)}
 
     def images(self) -> Iterator[Floats]:
-        """Yield batches of normalised test images ``(N, C, R, R)``; store targets and results."""
+        """Yield batches of normalised test images ``(N, C, R, R)``.
+
+        The targets of each batch are appended to ``targets``, the per-image results to ``results``.
+        """
         for batch in self._batches():
             images, targets = batch[0].numpy(), batch[1].numpy()
             self.targets.append(targets)

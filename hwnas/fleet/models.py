@@ -36,8 +36,8 @@ def batch_and_threads(
     """
     text = genotype.get(annotations.BATCH, batch), genotype.get(annotations.THREADS, threads)
     if not all(str(number).isdecimal() and int(str(number)) for number in text):
-        raise RunError(f"{where}: the batch size of a network is {text[0]}, its threads {text[1]}; "
-                       "plans need one positive integer each: use one target.")  # fmt: skip
+        raise RunError(f"{where}: a network has batch size {text[0]} and threads {text[1]}; plans "
+                       "need one positive integer each. Measure it with one of each.")  # fmt: skip
     return int(str(text[0])), int(str(text[1]))
 
 
@@ -69,7 +69,7 @@ def target_of_run(config: Mapping[str, Any], place: Path) -> Target:
         return from_facts(config["target"])
     except (SchemaError, HwnasError) as problem:
         reason = str(problem).rstrip(".")
-        raise RunError(f"fronts: {place}: invalid target in manifest.json: {reason}.") from None
+        raise RunError(f"fronts: {place}: {reason} (target). Restore its manifest.json.") from None
 
 
 MAX_BATCH = 256

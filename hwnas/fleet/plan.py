@@ -219,7 +219,7 @@ def _check(plan: DeploymentPlan) -> None:
     """Refuse unknown names, and hours that are missing or duplicated."""
     text = sorted(h for hour_plan in plan.hours for h in hour_plan.hours)
     if text != list(range(len(text))):
-        raise SchemaError("'hours' must contain every hour once")
+        raise SchemaError("'hours' must contain every hour from 0 on exactly once")
     for i, hour_plan in enumerate(plan.hours):
         names = {pool.kind for pool in hour_plan.pools}
         for route in (*hour_plan.routes, *hour_plan.degraded):

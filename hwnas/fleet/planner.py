@@ -167,11 +167,11 @@ def make_plan(
 def plan_task(
     task: PlanningTask, limit_s: float, seeds: Sequence[int], progress: Progress
 ) -> PlanningOutcome:
-    """Return the best plan for a task, as ``make_plan``.
+    """Return the best plan for a task, corrected by simulations so that no class is late.
 
-    Goodputs of late pools are lowered; those of pools with headroom are raised (once, in half the
-    time, if the task is large). Corrections fit the seeds of their simulations, so the result is
-    simulated and corrected again with twice as many other seeds.
+    Goodputs of late pools are lowered, and those of pools with headroom are raised. For a large
+    task they are raised once, with half of ``limit_s``. The corrections fit ``seeds``, so the plan
+    is simulated and corrected again with twice as many other seeds. See ``make_plan``.
     """
 
     def resolve(solution: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:

@@ -149,12 +149,14 @@ def _check(file: pq.ParquetFile) -> None:
     """Reject columns of a wrong type before they are decoded.
 
     Raises:
-        ValueError: a column is invalid.
+        ValueError: the table is too large, or a column is invalid.
     """
     rows, schema = file.metadata.num_rows, file.schema_arrow
     groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
-    if rows > _MAX_ROWS or sum(group.total_byte_size for group in groups) > _MAX_BYTES:
+    if rows > _MAX_ROWS:
         raise ValueError(f"it has {rows} rows; allowed: at most {_MAX_ROWS}")
+    if (n_bytes := sum(group.total_byte_size for group in groups)) > _MAX_BYTES:
+        raise ValueError(f"it has {n_bytes} bytes of data; allowed: at most {_MAX_BYTES}")
     if len({*schema.names}) < len(schema.names):
         raise ValueError("a column name occurs twice")
     if missing := [name for name in _IDENTITY if name not in schema.names]:

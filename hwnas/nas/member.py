@@ -76,7 +76,7 @@ class Member:
 
     @property
     def is_for_all(self) -> bool:
-        """Whether it was verified on all of several targets."""
+        """Whether its quantities are of several targets, such as ``npu.latency_ms``."""
         return any("." in name for name in self.figures)
 
     @property

@@ -139,7 +139,7 @@ class Run:
 
     @property
     def observed(self) -> RunState:
-        """The candidates with the metric as the search observed it, finished or not."""
+        """``state`` with the metric as the search measured it, not its posterior estimate."""
         return _as_observed(self.state, self.study)
 
     @cached_property
@@ -307,8 +307,8 @@ def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list
         if genotype.space not in spaces:
             raise SpaceError(
                 f"{option}: candidate {candidate.id} is of search space '{genotype.space}', but "
-                f"this search uses {', '.join(spaces)}. Set search_space={genotype.space}, or name "
-                "another search."
+                f"search_space is {', '.join(spaces)}. Set search_space to '{genotype.space}' or "
+                "its YAML file, or name another search."
             )
         same = spaces[genotype.space].genotype(genotype.to_dict())
         converted.append(replace(candidate, genotype=same))

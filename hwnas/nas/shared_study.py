@@ -175,7 +175,7 @@ class SharedStudy:
         return list(dict.fromkeys(reversed(names)))[::-1]
 
     def take_over(self) -> None:
-        """Queue the running trials again. No other worker may be alive."""
+        """Queue running trials again, each at most three times. No other worker may be alive."""
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self._queue_again(trial)
 

@@ -203,7 +203,14 @@ def lock_at_begin(storage: RDBStorage) -> None:
 
 
 def check_connections(url: str, options: Mapping[str, Any]) -> None:
-    """Check that a worker's connections can be opened; Optuna would not close them on errors."""
+    """Check that a worker's two connections can be opened, and close them.
+
+    Optuna would leave them open on errors.
+
+    Raises:
+        ImportError: the database's driver is not installed.
+        SQLAlchemyError: the database refuses a connection, or the URL is invalid.
+    """
     engine = create_engine(url, **options)
     try:
         with engine.connect(), engine.connect():

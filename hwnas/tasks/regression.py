@@ -298,7 +298,7 @@ class Regression:
         if (constant := np.flatnonzero(np.ptp(train, axis=0) == 0)).size:
             raise DataError(
                 f"{where}: value {constant[0] + 1} of every training image is "
-                f"{train[0, constant[0]]:g}: there is nothing to learn. Remove this value, or "
+                f"{train[0, constant[0]]:g}: there is nothing to learn. Remove this target, or "
                 "add training images with others."
             )
         _check_precision(where, exact)

@@ -227,12 +227,13 @@ def _some(subject: ProfiledSpace, seed: int) -> tuple[OpSpec, ...]:
 
 
 def check_device(config: SearchConfig | ProfileConfig) -> None:
-    """Check the tools and the latency table of a measured target, before data are loaded.
+    """Check the tools and the latency table of a target, before data are loaded.
 
     Raises:
-        ConfigError: the compiler is not installed.
+        ConfigError: a compiler, its configuration file or a required tracker is missing.
         DeviceError: the tracker of remote devices does not answer.
-        TableError: the table is incomplete or damaged, or there is none and none will be measured.
+        TableError: ``table.dir`` is missing, or the table is incomplete or damaged; also if none
+            will be measured and there is none for this machine.
     """
     backend = backends.get(config.target.runtime)
     if backend.check_tools:

@@ -191,12 +191,12 @@ _SOURCE = ("hub_id", "path", "image_column", "label_column", "test_split")
 
 
 def profile_command(config: SearchConfig | ProfileConfig, *words: str) -> str:
-    """Return the ``hwnas profile`` command that measures missing entries of the latency table."""
+    """Return the command ``hwnas profile`` for the same target, spaces and data, and more words."""
     return next_command("profile", config, *words)
 
 
 def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -> str:
-    """Return the command ``hwnas VERB`` for the same target, spaces and data, and further words."""
+    """Return the command ``hwnas VERB`` for the same target, spaces and data, and more words."""
     spaces, rpc = config.spaces, config.rpc
     searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
     options = [f"search_space={searched}", *data_options(config.dataset)]

@@ -179,10 +179,12 @@ def test_latency_tables_require_one_number_of_threads(
     assert catalogue.ran["cpu", "small-int8"][1].threads == 2
     ambiguous = _table(tmp_path, "1t-b1+4", 1.0)
     with pytest.raises(
-        HwnasError, match=r"batch size of a network is 1\+4, its threads 1; plans need one"
+        HwnasError, match=r"a network has batch size 1\+4 and threads 1; plans need one"
     ):
         _read(tmp_path, examples.service(profiles=[ambiguous]), examples.fleet())
-    with pytest.raises(HwnasError, match="is 0, its threads 1; plans need one positive integer"):
+    with pytest.raises(
+        HwnasError, match="batch size 0 and threads 1; plans need one positive integer"
+    ):
         models.batch_and_threads({}, 0, 1, "x")
 
 

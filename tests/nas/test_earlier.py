@@ -134,7 +134,7 @@ def test_incomplete_earlier_search_is_refused(
     run = tmp_path / "run"
     _write_run(run, run / "study.db", tiny, MS)
     with pytest.raises(
-        SpaceError, match="is of search space 'tiny', but this search uses mbconv_small"
+        SpaceError, match="is of search space 'tiny', but search_space is mbconv_small"
     ):
         _start_ids(run, small)
     text = (run / "manifest.json").read_text()

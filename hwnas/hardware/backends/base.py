@@ -105,15 +105,15 @@ class Artefacts(Protocol):
         ...
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
-        """Return the cost of existing files.
+        """Return the cost of existing files, timed on the device or estimated by the compiler.
 
         Args:
             files: Files from ``build``; nothing else of the network is used.
-            graph: Its graph, not fused.
+            graph: Graph of the network, not fused.
             images: Input of measurements, ``(N, C, R, R)``.
 
         Raises:
-            ConfigError: there is no device to measure on, and nothing to compile.
+            ConfigError: the target is not connected, and no compiler estimates its costs.
         """
         ...
 

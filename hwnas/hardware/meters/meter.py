@@ -178,7 +178,7 @@ def _check_block(meter: EnergyMeter, taken: float, joules: float, seconds: float
         )
     if not abs(taken - seconds) <= _TOLERANCE * seconds:
         raise RunError(
-            f"{seconds:.3g} s passed between two readings of the meter, but inferences took only "
+            f"{seconds:.3g} s passed between two readings of the meter, but inferences took "
             f"{taken:.3g} s: other work would be counted. Stop other programs and start again."
         )
 

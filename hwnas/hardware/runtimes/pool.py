@@ -95,7 +95,7 @@ class DevicePool:
         """Return the result of one task.
 
         Raises:
-            HwnasError: the task raised it.
+            HwnasError: the task raised it, or no device completed the task.
         """
         ((_, result),) = self.run([task])
         if isinstance(result, HwnasError):

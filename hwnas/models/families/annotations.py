@@ -89,8 +89,8 @@ def check_run_options(space: SearchSpace) -> None:
     for name in space.names:
         if name not in BATCH_KEYS and (key := name.rpartition(".")[2]) in BATCH_KEYS:
             raise SpaceError(
-                f"{where}: '{name}' is not allowed: {key} is a choice of whole networks. Name it "
-                f"'{key}'."
+                f"{where}: '{name}' is not allowed: {key} applies to whole networks, not to a "
+                f"stage or block. Rename it to '{key}'."
             )
     for key in BATCH_KEYS:
         for n in space.options(key) if _defines(space, key) else ():

@@ -382,8 +382,9 @@ def _image_shape(value: Any) -> tuple[int, int, int, int]:
         dimensions = [dim.dim_value or dim.dim_param or "?" for dim in tensor.shape.dim]
         kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
         raise CompileError(
-            f"The ONNX model's input '{value.name}' is {kind} {dimensions}; allowed: float images "
-            "(N, C, H, W) of fixed C, H and W, of 2^26 values at most."
+            f"The ONNX model's input '{value.name}' is {kind} {dimensions}; allowed: float32 "
+            "images (N, C, H, W) of fixed C, H and W, of 2^26 values at most. Export the model "
+            "with such an input."
         )
     return (shape[0] or 1, shape[1], shape[2], shape[3])
 

@@ -77,9 +77,9 @@ def with_uint8_output(model: bytes) -> bytes:
 
 
 def with_uint8_input(model: bytes) -> bytes:
-    """Return the ONNX model with a uint8 input, the output of ``with_uint8_output``.
+    """Return an int8 model of ``writer.write_int8`` with a uint8 input, without first quantisation.
 
-    It must be an int8 network of ``writer.write_int8``.
+    The input is the output of a model from ``with_uint8_output``.
     """
     loaded = onnx.load_model_from_string(model)
     graph, name = loaded.graph, loaded.graph.input[0].name

@@ -99,7 +99,10 @@ class ImageData:
         }
 
     def constant(self, split: str) -> Quantity:
-        """Return the metric of the best constant answer on a split, by name of the split."""
+        """Return the metric of a constant answer on a split, given by name.
+
+        The answer is that of the task's ``constant_results``: the majority class, or the median.
+        """
         targets = getattr(self, split).targets.numpy()
         return self.task.score(self.task.constant_results(targets))
 

@@ -76,9 +76,10 @@ class AuditVerdict:
     gap: float  #: mean metric of separate training minus that of the supernet, in its unit
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics by name, each as ``[value, low, high]`` or ``None``.
+        """Return the statistics by name, each as ``[value, low, high]``; ``None`` if undefined.
 
-        ``alone_less_supernet``, the difference of the mean metrics, is a number.
+        ``alone_less_supernet`` is a number: the mean metric of separate training minus the
+        supernet's.
         """
         return {
             "kendall_tau": self.kendall.to_json(),

@@ -92,7 +92,10 @@ class SupernetEvaluator:
         return 0
 
     def extracted(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network of a genotype, recalibrated, ready for further training."""
+        """Return the plain network of a genotype with recalibrated batch norm, for training.
+
+        Sparse weights and those below 8 bits are rounded.
+        """
         network = self._supernet.extract(genotype)
         quantise_weights_(network, weight_grids_of(network, self._lowered(genotype)))
         recalibrate(network, self.calibration_images(genotype))

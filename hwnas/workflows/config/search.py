@@ -311,7 +311,8 @@ def check_common(configs: Sequence[object]) -> None:
     """Check that the configurations of several targets can be one search.
 
     Raises:
-        ConfigError: an option differs that must be the same, or is not supported.
+        ConfigError: the verb supports one target only, a common option differs, two targets have
+            the same name, or there are too many objectives.
     """
     checked = [config for config in configs if isinstance(config, SearchConfig)]
     if len(checked) < len(configs):

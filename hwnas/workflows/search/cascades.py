@@ -153,7 +153,10 @@ class ExitReport:
 
 
 def exits_of_target(folder: RunFolder, members: Sequence[Member]) -> ExitReport:
-    """Return the early exits of members within the budget."""
+    """Return the early exits of the deliverable members; see ``Member.is_deliverable``.
+
+    Members without exits, or without stored predictions of them, are left out.
+    """
     networks = []
     for member in members:
         each = read_exit_predictions(folder.path, member.candidate.id) if member.segments else None

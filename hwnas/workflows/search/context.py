@@ -277,7 +277,12 @@ def versions(contexts: Sequence[TargetContext]) -> dict[str, str]:
 def search_task(
     contexts: Sequence[TargetContext], decisive: Mapping[str, str]
 ) -> engine.SearchTask:
-    """Return the search problem, with a factory for other processes."""
+    """Return the search problem, with a factory that opens it in other processes.
+
+    Args:
+        contexts: One for each target.
+        decisive: Digests of the settings that determine the results, by name.
+    """
     data = contexts[0].parts.data.sendable
     again = functools.partial(_again, tuple(s.config for s in contexts), data)
     return engine.SearchTask(problem(contexts), again, objectives(contexts), decisive)

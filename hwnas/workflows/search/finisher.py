@@ -50,11 +50,11 @@ class Finetuner:
 
     parts: SearchComponents
     weights: Accuracies  #: provides the weights of the search
-    teacher: Genotype | None = None  #: the most accurate network; ``None``: no distillation from it
+    teacher: Genotype | None = None  #: the most accurate network; ``None``: ``tutor``, if given
     progress: Progress = field(default_factory=NullProgress)
     #: options of all networks but the teacher; ``None``: those of the search
     other: FinetuningConfig | None = None
-    tutor: TeacherProvider | None = None  #: another teacher, such as the largest subnet
+    tutor: TeacherProvider | None = None  #: used without ``teacher``, such as the largest subnet
     #: ids of networks without int8 training, because time ran out
     without_int8_training: Collection[str] = ()
     #: epochs of each network instead of the default, to fit into a time limit

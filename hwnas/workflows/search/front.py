@@ -165,7 +165,10 @@ class SearchOutcome:
 
     @property
     def notes(self) -> list[str]:
-        """Messages about baselines, targets without a front, and tables of other machines."""
+        """Messages about baselines, targets without a front, and tables of other machines.
+
+        The last one says which command verifies the front, if it is another one.
+        """
         against = [line for f in self.fronts if f.against for line in f.against.sentences]
         return [*against, *self.missed, *self.foreign, *[self.leader] * bool(self.leader)]
 

@@ -59,7 +59,9 @@ class Compiler:
                 ) from None
             except Exception as error:
                 raise CompileError(
-                    f"TVM cannot compile {op} with plan '{plan}': {last_line(error)}"
+                    f"TVM cannot compile {op} with plan '{plan}': "
+                    f"{last_line(error).rstrip('.')}. Choose another search space or "
+                    "target.runtime."
                 ) from None
             self._compiled[key] = CompiledOperator(name, function, library)
         return self._compiled[key]

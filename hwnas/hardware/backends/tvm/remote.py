@@ -221,7 +221,10 @@ class RemoteDevice:
                 f"rpc.timeout_s={limit_s:g} is too short. Set a larger one, or restart the server."
             ) from None
         except RPCError as error:  # the device answered with an error
-            raise CompileError(f"{self._name}: the device reports: {last_line(error)}") from None
+            raise CompileError(
+                f"{self._name}: the device reports: {last_line(error).rstrip('.')}. Check the "
+                "output of its server (tvm.exec.rpc_server)."
+            ) from None
         except (OSError, RuntimeError) as error:
             self.close()
             raise DeviceError(

@@ -242,7 +242,7 @@ def _run_in_process(arguments: list[str], limit_s: float) -> None:
         raise CompileError(f"{_REFUSES}not finished after {limit_s:g} s") from None
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        raise CompileError(f"{_REFUSES}its process was ended by the signal {name}")
+        raise CompileError(f"{_REFUSES}Vela was ended by the signal {name}.")
     if done.returncode:
         reason = _last_error(io.StringIO(done.stdout + done.stderr), done.returncode)
         raise CompileError(f"{_REFUSES}{reason}")
