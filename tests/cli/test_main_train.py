@@ -182,7 +182,7 @@ def test_resumed_run_keeps_its_settings(capsys: pytest.CaptureFixture[str]) -> N
     assert len(Path("r/log.csv").read_text().splitlines()) == 33
     capsys.readouterr()
     assert "train.lr differs" in _error_line(capsys, "train", "run.resume=r", "train.lr=0.4")
-    assert "hwnas train run.resume=r" in _error_line(capsys, "train", *TINY, "run.dir=r")
+    assert "hwnas resume r " in _error_line(capsys, "train", *TINY, "run.dir=r")
 
 
 def test_resumed_network_keeps_its_start(capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,5 +87,5 @@ def plan(cpu: Path, npu: Path) -> DeploymentPlan:
         [HourPlan([*range(8, 20)], {"cpu": 2}, pools, [route, other, local], []),
          HourPlan([*range(8), *range(20, HOURS)], {"cpu": 1}, quiet,
                   [replace(route, rate=10.0), other], [])],
-        {"site": [0.3]},
+        {"site": [0.3] * HOURS},
     )  # fmt: skip
