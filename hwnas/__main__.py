@@ -67,6 +67,14 @@ def _refuse(message: str, code: int) -> int:
     return code
 
 
+_VERSION = "The version: hwnas --version"
+#: Answers to words that are no verbs.
+_OTHER_WAYS = {
+    **dict.fromkeys(("version", "-v", "-V"), _VERSION),
+    **dict.fromkeys(("status", "progress", "show"), "Progress and front of a run: hwnas why RUN"),
+}
+
+
 def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     from hwnas.cli.help import help_words, overview, verb_help
 
@@ -78,8 +86,8 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
         print(versions())
     elif not verb:
         print(overview())
-    elif verb in ("version", "-v", "-V"):
-        raise ConfigError(f"Unknown verb '{verb}'. The version: hwnas --version")
+    elif verb in _OTHER_WAYS:
+        raise ConfigError(f"Unknown verb '{verb}'. {_OTHER_WAYS[verb]}")
     elif verb not in VERBS:
         raise ConfigError(unknown_name("verb", verb, VERBS))
     elif (group := help_words(arguments)) is not None:

@@ -127,7 +127,7 @@ def measure(
     description = backends.get(target.runtime)
     name = description.dtypes[target.dtype]
     if why := backends.lacking(description.needs):
-        raise ConfigError(f"Costs on target '{target.name}' cannot be measured: {why}.")
+        raise ConfigError(f"Costs on target '{target.name}' are unknown: {why}.")
     _check_there(name, recorded, target)
     images = read_reference_images(folder, recorded).pixels[: target.batch]
     normalisation = recorded["dataset"]["normalisation"]

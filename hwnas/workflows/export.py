@@ -298,8 +298,8 @@ def _selected_networks(
     constant = recorded_task(run.manifest).description.constant
     if front.is_at_chance_level and not config.force:
         raise RunError(
-            f"run={where}: no network is better than {constant}. Search with longer training "
-            "(train.epochs), or export one nevertheless with force=true."
+            f"run={where}: no network is better than {constant} by its 95 % interval. "
+            "Train longer (train.epochs), or export one nevertheless with force=true."
         )
     wanted = config.wanted
     if wanted not in picking.NAMES and _ID.fullmatch(wanted):

@@ -78,7 +78,8 @@ def search(
         progress: ``True`` or ``False``; default: bars in notebooks, nothing in scripts. An object
             with the method ``phase`` receives the phases.
         resume: Folder of a run to continue, with the same ``evaluator`` and ``cost_model``.
-        options: Options of ``hwnas search``: ``target="npu"``, ``n_trials=50``. ``dataset`` may be
+        options: Options of ``hwnas search``: ``target="npu"``, ``n_trials=50``. With
+            ``config_dir="DIR"``, targets may be files ``DIR/target/NAME.yaml``. ``dataset`` may be
             a pair of arrays, images ``(N, H, W[, C])`` or ``(N, C, H, W)`` and targets ``(N,)`` or
             ``(N, n)``, a torch ``Dataset`` or ``DataLoader``, or a Hugging Face ``Dataset``; or
             two of these, ``(train, test)``; or a dict with the keys ``train``, ``validation`` and

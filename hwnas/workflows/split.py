@@ -92,7 +92,7 @@ def _target(config: SplitConfig, recorded: Proof, whole: ExportedNetwork) -> Tar
             f"{target.name}.target.dtype={whole.precision}."
         )
     if why := backends.lacking(backends.get(target.runtime).needs):
-        raise ConfigError(f"Costs on target '{target.name}': {why}.")
+        raise ConfigError(f"Costs on target '{target.name}' are unknown: {why}.")
     split_timing.check_runs_parts(target)
     return target
 

@@ -65,7 +65,7 @@ def _front(run: Run) -> Iterator[Section]:
     objectives = run.record.objectives
     members = pareto_front(run.record.candidates, objectives)
     if verified := verified_candidates(run):
-        title = f"Front of {len(verified)} as verified, of what goes onto the device"
+        title = f"Front of {len(verified)} verified as compiled for the device"
         yield Section(title, [*_chance_level(run), _table(verified, objectives)])
     title = f"Front of {len(members)} as searched ({progress(run)})"
     yield Section(title, [_table(members, objectives)])
@@ -76,7 +76,7 @@ def _chance_level(run: Run) -> list[str]:
     if not run.front(distinct(run.record.candidates)).is_at_chance_level:
         return []
     constant = recorded_task(run.manifest).description.constant
-    return [f"No network is better than {constant}: none is recommended."]
+    return [f"No network is better than {constant} by its 95 % interval: none is recommended."]
 
 
 def _headline(explained: Explanation, status: str, verified: Member | None) -> str:

@@ -211,7 +211,7 @@ def test_verify_works_without_torch(exported: Path, capfd: pytest.CaptureFixture
     assert "The test split was not read" in completed.stdout
     completed = run_hwnas("verify", str(exported), "+target=npu", blocked=LARGE)
     assert completed.returncode == 2
-    assert "Costs on target 'npu': ethos-u-vela is not installed" in completed.stderr
+    assert "Costs on target 'npu' are unknown: ethos-u-vela is not installed" in completed.stderr
     assert completed.stderr.count("\n") == 1
     assert {path: path.read_bytes() for path in exported.iterdir()} == before
 
@@ -498,10 +498,12 @@ def test_verify_repeats_limits_of_derived_metrics(
 
     def limit(proof: dict[str, Any], ips: float) -> None:
         latency, *of = proof["figures"]["latency_ms"]
-        proof["figures"]["throughput_ips"] = [1e3 / latency, *of]
+        rate = 1e3 / latency
+        proof["figures"]["throughput_ips"] = [rate, *of]
         limits = {"throughput_ips": ips, "co2_g": 1e-12}
-        proof["budget"] = {name: {"limit": n, "margin": 0.0} for name, n in limits.items()}
-        proof["checks"].append(Check("budget.throughput_ips", ips, ips, "", True).to_json())
+        proof["budget"] = {name: {"limit": n, "margin": rate / n - 1} for name, n in limits.items()}
+        check = Check("budget.throughput_ips", rate, ips, "", True).to_json()
+        proof["checks"] = [c for c in proof["checks"] if c["name"] != check["name"]] + [check]
 
     for ips, code in ((1.0, 0), (1e9, 1)):
         _edit_proof(copy, partial(limit, ips=ips))
@@ -789,7 +791,7 @@ def test_joint_search_is_exported_for_each_target(
     assert json.loads((folder / "proof.json").read_text())["target"]["name"] == "sketch"
     capsys.readouterr()
     assert run(["export", f"run={both / 'npu'}", f"dir={tmp_path / 'two'}"]) == 2
-    assert f"say run={both} target_name=npu" in capsys.readouterr().err
+    assert f"Write run={both} target_name=npu" in capsys.readouterr().err
 
 
 def test_invalid_pick_expression_names_allowed_form(

@@ -1,10 +1,7 @@
 """YAML and Python examples in the how-to guides are valid."""
 
 import ast
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import ethosu.vela
@@ -16,9 +13,7 @@ from hwnas import tasks
 from hwnas.fleet.fleet_file import read_fleet
 from hwnas.fleet.service_file import read_service
 from hwnas.hardware.backends.base import backend_of
-from hwnas.hardware.device_models.measurements import read_measurements
 from hwnas.models.families import family_of
-from hwnas.models.spaces import SearchSpace
 from hwnas.models.spaces.files import load_space
 from hwnas.training.data.arrays import read_arrays
 from hwnas.workflows.config.compose import compose
@@ -75,22 +70,6 @@ def test_array_file_example_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     exec(_python("own-images.md", "np.savez("), data)
     arrays = read_arrays(Path("mine.npz"), tasks.get("classification"))
     assert {*arrays.images} == {"train", "test"}
-
-
-def test_script_adds_choices_to_measurements(tmp_path: Path, tiny: SearchSpace) -> None:
-    (tmp_path / "models").mkdir()
-    genotype = tiny.smallest()
-    content = json.dumps({"genotype": genotype.to_dict()})
-    (tmp_path / "models" / f"{genotype.id}.json").write_text(content)
-    (tmp_path / "mine.csv").write_text(f"model,latency_ms\na/{genotype.id}_vela.tflite,0.5\n")
-    script = tmp_path / "add_choices.py"
-    script.write_text(_python("own-latencies.md", "add_choices.py"))
-    files = (script, tmp_path, tmp_path / "mine.csv", tmp_path / "measured.csv")
-    command = [sys.executable, *map(str, files)]
-    subprocess.run(command, check=True)
-    facts = {"batch": 1, "dtype": "int8", "threads": 1}
-    measurements = read_measurements([tmp_path / "measured.csv"], tiny, facts, 0.03)
-    assert measurements.ms == {genotype: 0.5}
 
 
 API = re.findall(

@@ -6,6 +6,7 @@ import pytest
 from hwnas.core.errors import ConfigError
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.workflows.config.arguments import (
+    as_arguments,
     check_meaning,
     for_hydra,
     in_units,
@@ -72,6 +73,15 @@ def test_limits_are_converted_to_metric_units() -> None:
     unchanged = ["budget.latency_ms=0.5", "budget=edge", "budget.name=own", "budget.own_ms=1"]
     assert in_units(unchanged) == unchanged
     assert in_units(["budget.latency=null"]) == ["budget.latency_ms=null"]
+    for text in ("quarterms", "1/4ms"):
+        with pytest.raises(ConfigError, match=r"a number with a unit \(ms, s, .*=0.5ms"):
+            in_units([f"budget.latency={text}"])
+
+
+def test_folder_of_files_is_a_keyword_in_python() -> None:
+    assert as_arguments({"config_dir": Path("my dir"), "target": "board", "seed": 1}) == [
+        "--config-dir=my dir", "+target=board", "seed=1",
+    ]  # fmt: skip
 
 
 def test_target_arguments_are_selected() -> None:

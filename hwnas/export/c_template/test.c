@@ -2,7 +2,7 @@
 
    Compares the C files with the numbers of the export. Written by hwnas. On a PC, in this folder:
 
-       cc -std=c11 model.c network.c test.c -lm -o test && ./test
+       cc -std=c11 model.c network.c test.c -lm -o /tmp/hwnas_test && /tmp/hwnas_test
 
    On the board, compile with -DHWNAS_RUN and call hwnas_test(): it also runs the network. */
 #include <math.h>

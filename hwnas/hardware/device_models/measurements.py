@@ -34,6 +34,8 @@ _LATENCIES = ("", "latency", "p50", "median")  #: words before the unit
 #: Columns of images per second.
 _RATES = ("throughput_ips", "images_per_s", "ips", "fps")
 _NAMES = "latency_ms, latency_us, latency_s or latency_ns, or fps (images per second)"
+_MODELS = ("model", "file")  #: columns with paths of model files
+_DTYPES = {"int8": "int8", "fp32": "float32"}  #: by a part of the name of a model file
 _SEPARATORS = ",;\t"
 _MIN_MS, _MAX_MS = 1e-6, 1e8  #: a clock cycle, and a day
 _MIN_READINGS = 2  #: minimum number of sentinel readings to check the speed
@@ -69,8 +71,9 @@ def read_measurements(
     It is the mean of the two fastest measurements of the network, in ms for a whole batch.
 
     Networks are identified by the column ``genotype`` (JSON) and, for several spaces,
-    ``search_space``; or by the column ``model`` with the file names of a kit, whose ``kit.json`` is
-    in the folder of the file. The latency column is named after its unit, such as ``latency_ms``,
+    ``search_space``; or by the column ``model`` or ``file``: names in the ``kit.json`` beside the
+    CSV file, or paths, from its folder, of an export or of files of one or of a run's ``models``.
+    The latency column is named after its unit, such as ``latency_ms``,
     ``latency (us)`` or ``milliseconds``; a rate, such as ``fps``, is converted. Values are
     separated by commas; or by semicolons or tabs, and may have decimal commas then.
 
@@ -171,13 +174,14 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
         rows = [row | {column: (row[column] or "").replace(",", ".")} for row in rows]
     if "genotype" in columns:
         return rows, column
-    if "model" in columns:
-        return _with_genotypes(rows, path.parent / "kit.json"), column
+    if names := [name for name in _MODELS if name in columns]:
+        rows = [row | {"model": row[names[0]] or ""} for row in rows]
+        return _with_genotypes(rows, path.parent), column
     raise TableError(
         f"measured={path} has no column 'genotype', only: {', '.join(columns)}. It must "
         "hold the choices of each network in JSON, as kit.json of a kit has them; or a column "
-        "'model' must hold the file names of the kit's networks, beside kit.json. Other networks "
-        "cannot be used. To write a kit: hwnas profile +target=NAME kit=DIR"
+        "'model' the paths of files of a kit, of an export or of RUN/models. Other networks cannot "
+        "be used. To write a kit: hwnas profile +target=NAME kit=DIR"
     )
 
 
@@ -201,15 +205,12 @@ class _Kit(TypedDict):
     networks: list[_KitNetwork]
 
 
-def _with_genotypes(rows: Sequence[dict[str, str]], kit_file: Path) -> list[dict[str, str]]:
-    """Return rows with the genotypes of their models, and the facts of the kit."""
+def _with_genotypes(rows: Sequence[dict[str, str]], folder: Path) -> list[dict[str, str]]:
+    """Return rows with the genotypes of their models, and the facts of the kit, if it is one."""
     try:
-        kit = read_json(_Kit, kit_file, TableError)
+        kit = read_json(_Kit, folder / "kit.json", TableError)
     except FileNotFoundError:
-        raise TableError(
-            f"{kit_file} is missing: it lists the networks of the files in the column 'model'. "
-            "Put the measurements into the folder of the kit."
-        ) from None
+        return [row | _model_columns(row["model"], folder) for row in rows]
     facts = {"batch": str(kit["batch"]), "dtype": kit["dtype"], "threads": str(kit["threads"])}
     by_id = {network["id"]: network for network in kit["networks"]}
     return [facts | row | _kit_columns(row["model"] or "", by_id) for row in rows]
@@ -223,6 +224,25 @@ def _kit_columns(model: str, by_id: Mapping[str, _KitNetwork]) -> dict[str, str]
         return {"genotype": ""}
     genotype = json.dumps(network["genotype"])
     return {"genotype": genotype, "search_space": network["search_space"]}
+
+
+def _model_columns(model: str, folder: Path) -> dict[str, str]:
+    """Return the columns that identify a file of an export or a run; none if it is of neither."""
+    path = folder / model.replace("\\", "/")
+    parts = re.split(r"[._]", path.name)
+    proof = (path if path.is_dir() else path.parent) / "proof.json"
+    record = path.with_name(f"{parts[0]}.json")  # of the network ID in RUN/models
+    if proof.is_file():
+        content = read_json(dict[str, Any], proof, TableError).get("model") or {}
+    elif model and record.is_file():
+        content = read_json(dict[str, Any], record, TableError)
+    else:
+        return {"genotype": ""}
+    columns = {"genotype": json.dumps(content.get("genotype"))}
+    if space := content.get("search_space"):
+        columns["search_space"] = str(space)
+    dtypes = [_DTYPES[part] for part in parts if part in _DTYPES]
+    return columns | dict(zip(["dtype"], dtypes, strict=False))
 
 
 def _latency_column(path: Path, columns: Sequence[str]) -> str:
@@ -252,7 +272,10 @@ def _genotype(row: Row, space: Space) -> Genotype:
     except safe_read.CorruptFileError:
         options = None
     if "model" in row and not row["genotype"]:
-        raise ValueError(f"model {row['model']!r} is not a file of the kit")
+        raise ValueError(
+            f"model {row['model']!r} is no file of the kit (kit.json beside this file), of an "
+            "export or of RUN/models"
+        )
     if not isinstance(options, dict):
         raise ValueError(
             f"genotype is not JSON with the choices of a network, got {row['genotype'][:40]!r}"

@@ -152,12 +152,18 @@ def limit_in_unit(name: str, text: str) -> tuple[str, str]:
             limits of metrics without units, are returned as they are.
 
     Raises:
-        ConfigError: the unit is unknown, or neither the name nor the text has one.
+        ConfigError: the unit is unknown, neither the name nor the text has one, or the text of a
+            name without its unit is no number.
     """
     metric_name = _ALIASES.get(name, name)
     metric = next((m for m in cost_names() if metric_name in (m, short_name(m))), name)
     units = _UNITS.get(metric_of(metric).unit, {}) if metric in cost_names() else {}
     parts = [_QUANTITY.fullmatch(part.strip()) for part in text.split(",")]
+    if units and name != metric and text != "null" and not all(parts):
+        raise ConfigError(
+            f"budget.{name}={text}: allowed is a number with a unit ({', '.join(units)}), such as "
+            f"budget.{name}=0.5{next(iter(units))}."
+        )
     if not units or not all(parts):
         return (metric if text == "null" else name), text
     return metric, ",".join(_number(name, metric, units, match) for match in parts if match)

@@ -307,7 +307,7 @@ Value = object  #: text, number, bool, ``None``, path, or a list or mapping of t
 def as_arguments(keywords: Mapping[str, Value]) -> list[str]:
     """Return keyword arguments of the Python API as command-line arguments.
 
-    ``train__epochs=3``, ``**{"train.epochs": 3}`` and ``train={"epochs": 3}`` are the same.
+    ``train__epochs``, ``**{"train.epochs"}`` and ``train={"epochs"}`` are the same option.
 
     Raises:
         ConfigError: a key of a mapping cannot be an argument.
@@ -321,8 +321,8 @@ def _arguments(prefix: str, keywords: Mapping[str, Value]) -> Iterator[str]:
         if isinstance(value, Mapping) and name not in _MAPPINGS:
             yield from _arguments(f"{name}.", value)
         else:
-            plus = "+" if name == "target" else ""
-            yield f"{plus}{name}={_text(value)}"
+            argument = {"target": "+target", "config_dir": "--config-dir"}.get(name, name)
+            yield f"{argument}={value if name == 'config_dir' else _text(value)}"
 
 
 def _text(value: Value) -> str:

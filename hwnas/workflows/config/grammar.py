@@ -233,7 +233,10 @@ def _unknown_config(error: MissingConfigException, text: str) -> str:
             return f"{message} Your own images: dataset=images dataset.path={folder}"
         if group == "target" and "," in name:
             return f"{message} Several targets: '+target=[{name}]'"
-        return f"{message} Files of your own: --config-dir DIR, with DIR/{group}/NAME.yaml."
+        return (
+            f"{message} Files of your own: --config-dir DIR (in Python: config_dir=), with "
+            f"DIR/{group}/NAME.yaml."
+        )
     file = text.partition(":")[0].removeprefix("In ")
     shipped = package.entries(package.ROOT / "conf" / group)
     return f"{file}: {unknown_name('entry of defaults', name, shipped)}"

@@ -187,8 +187,8 @@ def chance_level_headline(front: Front, data: ImageData) -> list[str]:
     if not front.is_at_chance_level:
         return []
     return [
-        f"No network is better than {inference.constant_answer(data, 'test')}: none is "
-        f"recommended, and export needs force=true. Train longer: {LONGER}."
+        f"No network is better than {inference.constant_answer(data, 'test')} by its 95 % "
+        f"interval: none is recommended, and export needs force=true. Train longer: {LONGER}."
     ]
 
 

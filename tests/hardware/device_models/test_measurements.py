@@ -260,14 +260,43 @@ def test_files_of_a_kit_are_identified_by_name(
     )
     measured = read(tmp_path, tiny, "model,latency_ms", *rows)
     assert measured.ms == dict(zip(genotypes[:3], (1.25, 2.5, 3.5), strict=True))
-    assert measured.left_out == ["line 5: model 'x.onnx' is not a file of the kit"]
+    (message,) = measured.left_out
+    assert message.startswith("line 5: model 'x.onnx' is no file of the kit")
+
+
+@pytest.mark.parametrize("column", ["model", "file"])
+def test_files_of_exports_and_runs_identify_networks(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], column: str
+) -> None:
+    a, b, c, d = genotypes
+    for genotype in (a, b):
+        folder = tmp_path / "exports" / genotype.id
+        folder.mkdir(parents=True)
+        model = {"genotype": genotype.to_dict(), "search_space": "tiny"}
+        (folder / "proof.json").write_text(json.dumps({"model": model}))
+    models = tmp_path / "run" / "models"
+    models.mkdir(parents=True)
+    for genotype in (c, d):
+        (models / f"{genotype.id}.json").write_text(json.dumps({"genotype": genotype.to_dict()}))
+    rows = (
+        f"exports/{a.id}/model.fp32.onnx,1.25",
+        f"exports\\{b.id},2.5",
+        f"run/models/{c.id}_vela.tflite,3.5",
+        f"run/models/{d.id}.int8.onnx,4.5",
+        ",5.5",
+    )
+    measured = read(tmp_path, tiny, f"{column},latency_ms", *rows)
+    assert measured.ms == dict(zip((a, b, c), (1.25, 2.5, 3.5), strict=True))
+    wrong_dtype, missing = measured.left_out
+    assert wrong_dtype == "line 5: measured with dtype=int8, but target.dtype=float32"
+    assert "line 6: model '' is no file of the kit" in missing
 
 
 def test_file_names_require_matching_kit(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:
     row = f"{genotypes[0].id}.onnx,1.25"
-    with pytest.raises(TableError, match=r"kit\.json is missing: .* into the folder of the kit"):
+    with pytest.raises(TableError, match=r"is no file of the kit \(kit\.json beside"):
         read(tmp_path, tiny, "model,latency_ms", row)
     _kit_json(tmp_path, genotypes, batch=8)
     with pytest.raises(TableError, match=r"measured with batch=8, but target\.batch=1"):
