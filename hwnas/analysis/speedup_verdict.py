@@ -66,7 +66,8 @@ def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
         )
     ratio += f" {at}{_plain_interval(mean)}"
     if mean.interval[0] <= 1:
-        return f"{_hypervolumes(first, second, larger)}cost: {first} is {ratio}{gain}."
+        words = _not_cheaper(first, second, larger, "" if higher else _name(speedup.quality))
+        return f"{words}{first} is {ratio}{gain}."
     if not larger:
         return f"No significant difference in hypervolume; {first} is {ratio}{gain}."
     if larger > 0 and higher >= 0:
@@ -75,13 +76,21 @@ def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
     return f"Neither is better everywhere: {first} is {ratio}{but}{gain}."
 
 
-def _hypervolumes(first: str, second: str, larger: int) -> str:
-    """Return the begin of the verdict on fronts of which neither is significantly cheaper."""
+def _not_cheaper(first: str, second: str, larger: int, equal_quality: str) -> str:
+    """Return the begin of the verdict on fronts of which neither is significantly cheaper.
+
+    ``equal_quality`` is the name of the quality if it is not significantly higher either.
+    """
+    if not larger and equal_quality:
+        return (
+            f"Neither is significantly better in hypervolume, cost or {equal_quality}. Estimate: "
+        )
     if not larger:
-        return "No significant difference in hypervolume or "
+        return "No significant difference in hypervolume or cost: "
     best, other = (first, second) if larger > 0 else (second, first)
     return (
         f"{best} has a significantly larger hypervolume than {other}; no significant difference in "
+        "cost: "
     )
 
 
@@ -152,7 +161,9 @@ def _plain_interval(mean: CostRatio) -> str:
     if mean.interval is None:
         return ""
     low, high = mean.interval
-    ends = f"{ratio_text(low)} to {ratio_text(high)}" if high < inf else f"from {ratio_text(low)}"
+    ends = (
+        f"{ratio_text(low)} to {ratio_text(high)}" if high < inf else f"at least {ratio_text(low)}"
+    )
     return f" (95 %: {ends})"
 
 
