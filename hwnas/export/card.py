@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from hwnas import tasks
+from hwnas.core.errors import counted
 from hwnas.core.quantity import Quantity
 from hwnas.export import c_source, early_exits
 from hwnas.export.runtimes import kinds
@@ -212,12 +213,13 @@ def _origin(proof: Row, train: Row) -> str:
     space, alone = proof["model"]["search_space"], proof["source"].get("trained_epochs")
     if alone is None:
         return (
-            f"A subnet of a supernet of the space `{space}`, trained for {train['epochs']} epochs "
-            f"{batches}."
+            f"A subnet of a supernet of the space `{space}`, trained for "
+            f"{counted(train['epochs'], 'epoch')} {batches}."
         )
     return (
         f"A network of the space `{space}`, trained from scratch {batches}: "
-        f"{' + '.join(map(str, alone))} epochs in the search, then as follows."
+        f"{' + '.join(map(str, alone))} epoch{'s' * (sum(alone) != 1)} in the search, then as "
+        "follows."
     )
 
 

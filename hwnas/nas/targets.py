@@ -213,8 +213,8 @@ def check_limits(space: Space, limits: Mapping[str, float], cost_model: CostMode
         if factor > _IMPOSSIBLE:
             raise BudgetError(
                 f"No candidate meets the budget; {binding_words(name, limit)} the cheapest "
-                f"candidate, {genotype_id}, {cost_words(name, value)}. Relax the limit or choose "
-                "another search_space."
+                f"candidate, {genotype_id}, {cost_words(name, value)}. Relax the limit "
+                "(without limits: budget=none) or choose another search_space."
             )
 
 

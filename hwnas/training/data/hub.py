@@ -148,7 +148,13 @@ def _check_parquet(where: str, path: Path) -> None:
         except (OSError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())[:200].rstrip(".")
             message = f"{where}: {file.name} cannot be read as Parquet: {reason}."
-            raise DataError(f"{message} Replace or remove the file.") from None
+            action = (
+                "A CSV table must be named metadata.csv, lie beside the images and have a column "
+                "file_name: give its folder as dataset.path."
+                if file.suffix.lower() == ".csv"
+                else "Replace or remove the file."
+            )
+            raise DataError(f"{message} {action}") from None
         if n_rows == 0:
             raise DataError(f"{where}: {file.name} is empty. Remove it, or add rows.")
         of_file = set(content.schema_arrow.names)
