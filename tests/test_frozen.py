@@ -73,12 +73,14 @@ DRAWN = {
 PROPOSED = {"pareto": ("+target=npu", "search_space=tiny", "n_trials=10")}
 SEARCHES = {name: (*words, "sampler=random") for name, words in DRAWN.items()} | PROPOSED
 SLOW = {
-    "mbconv",
+    "bits",
     "int8_onnxruntime",
     "int8_tvm",
+    "mbconv",
     "modelled",
     "precision",
     "several_spaces",
+    "several_targets",
     "vit",
 }
 

@@ -199,9 +199,9 @@ def test_run_label_names_batch_and_threads() -> None:
     [
         ({"batch": (1, 0)}, "'batch' is 0; allowed: whole numbers from 1 to 65536"),
         ({"batch": (1, "x")}, "'batch' is x; allowed"),
-        ({"stem.batch": (1, 2)}, "'stem.batch' is not allowed: batch is a choice of"),
+        ({"stem.batch": (1, 2)}, "'stem.batch' is not allowed: batch applies to whole"),
         ({"threads": (0, 1)}, "'threads' is 0; allowed: whole numbers from 1 to 1024"),
-        ({"stem.threads": (1, 2)}, "'stem.threads' is not allowed: threads is a choice of"),
+        ({"stem.threads": (1, 2)}, "'stem.threads' is not allowed: threads applies to whole"),
     ],
 )
 def test_invalid_run_options_raise(added: dict[str, tuple[object, ...]], message: str) -> None:

@@ -22,6 +22,8 @@ from hwnas.hardware.timing import InterleavedTimings, Timing
 from hwnas.models import spaces
 from tests.conftest import last_of, space_yaml
 
+pytestmark = pytest.mark.slow
+
 ORT = ("+target=cpu", "target.runtime=onnxruntime")
 TIMING = ("timing.repeats=3", "timing.min_repeat_ms=0.1")
 OPTIONS = (

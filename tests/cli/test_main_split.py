@@ -24,6 +24,8 @@ from hwnas.fleet.plan import read_plan
 from hwnas.hardware.backends import onnx_files
 from tests.conftest import SHARED_WEIGHTS
 
+pytestmark = pytest.mark.slow
+
 _ON_CPU = ("cpu.target.dtype=int8", "cpu.target.runtime=onnxruntime", "timing.repeats=3",
            "timing.min_repeat_ms=2", "timing.drift=0.9")  # fmt: skip
 

@@ -245,7 +245,7 @@ def test_joint_front_excludes_model_unverified_on_a_target(
     chance_message, left_out = messages
     assert left_out == f"{second.id} is left out, it could not be verified: a: no"
     constant = "the majority class, 'a' (accuracy 0.5000 on 100 test images)"
-    assert chance_message.startswith(f"No network is better than {constant}: none is recommended")
+    assert chance_message.startswith(f"No network is better than {constant} by its 95 % interval: ")
     assert joint.headline == [chance_message]
     none = joint_front.JointFront(Front(names, [], joint.front.failed))
     assert joint_front.nothing(joint, contexts, [first]) == []

@@ -240,7 +240,7 @@ def test_why_lists_verified_front_first(root: Path, capsys: pytest.CaptureFixtur
     members = json.loads((root / "alone" / "front.json").read_text())["members"]
     on_front = [row for row in members if row["verified_on_front"]]
     text = _why(root, "front", capsys)
-    assert text.startswith(f"Front of {len(on_front)} as verified")
+    assert text.startswith(f"Front of {len(on_front)} verified as compiled")
     assert text.index(on_front[0]["id"]) < text.index("as searched")
 
 

@@ -19,6 +19,8 @@ from hwnas.fleet.plan import DeploymentPlan, read_plan, to_yaml
 from tests.conftest import few_of
 from tests.fleet import checker, examples
 
+pytestmark = pytest.mark.slow
+
 HOURS = [60.0, 90.0, 120.0, 90.0]
 
 

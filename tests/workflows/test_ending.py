@@ -116,7 +116,7 @@ def test_members_at_chance_level_are_named(folder: RunFolder, n_better: int) -> 
     else:
         (line,) = target_front.headline
         assert line.startswith(
-            f"No network is better than {majority}: none is recommended, and export "
+            f"No network is better than {majority} by its 95 % interval: none is recommended, and "
         )
         assert target_front.notes == []
 

@@ -80,6 +80,7 @@ def test_page_makes_no_requests_and_has_no_errors(single_page: OpenedPage) -> No
     assert single_page.tab.locator(".plot").count() == 2
 
 
+@pytest.mark.slow
 def test_baseline_is_drawn_with_known_figures(
     open_page: Callable[[Page], OpenedPage],
 ) -> None:
@@ -100,6 +101,7 @@ def test_baseline_is_drawn_with_known_figures(
     assert canvas.evaluate("canvas => canvas.toDataURL()") != image
 
 
+@pytest.mark.slow
 def test_ticks_of_narrow_range_are_distinct(single_page: OpenedPage) -> None:
     script = "ticks(0.00524, 0.00526, false, 7).map((tick) => tickText(tick, {}))"
     ticks = single_page.tab.evaluate(
@@ -109,6 +111,7 @@ def test_ticks_of_narrow_range_are_distinct(single_page: OpenedPage) -> None:
     assert {"0.00524", "0.005245", "0.00525"} <= {*ticks}
 
 
+@pytest.mark.slow
 def test_hover_shows_figures_and_choices(single_page: OpenedPage) -> None:
     canvas = single_page.tab.locator(".plot .canvas").first
     single_page.tab.mouse.move(*single_page.position(canvas, 6))
@@ -143,6 +146,7 @@ def test_click_and_box_select_networks(single_page: OpenedPage) -> None:
     assert len(single_page.ids()) == 8
 
 
+@pytest.mark.slow
 def test_table_row_selects_network(single_page: OpenedPage) -> None:
     single_page.tab.get_by_label(f"select {3:012x}").check()
     single_page.tab.wait_for_selector("text=1 network selected")
@@ -150,6 +154,7 @@ def test_table_row_selects_network(single_page: OpenedPage) -> None:
     single_page.tab.wait_for_selector(".members tr.chosen", state="detached")
 
 
+@pytest.mark.slow
 def test_axis_brush_selects_networks(single_page: OpenedPage) -> None:
     tab = single_page.tab
     canvas = tab.locator(".part .canvas")
@@ -182,6 +187,7 @@ def test_limit_greys_out_infeasible_networks(single_page: OpenedPage) -> None:
     assert single_page.tab.locator(".slider input[type=number]").first.input_value() == "20"
 
 
+@pytest.mark.slow
 def test_page_without_limits_has_no_sliders(open_page: Callable[[Page], OpenedPage]) -> None:
     page = open_page(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()])]))
     assert page.console == []
@@ -189,6 +195,7 @@ def test_page_without_limits_has_no_sliders(open_page: Callable[[Page], OpenedPa
     assert "Reset limits" not in page.counts()
 
 
+@pytest.mark.slow
 def test_limit_equal_to_figure_is_met(open_page: Callable[[Page], OpenedPage]) -> None:
     limits = {"latency_ms": 20.0, "energy_mj": 2.0}
     page = open_page(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], limits)]))
@@ -208,6 +215,7 @@ def test_table_sorts_by_any_column(single_page: OpenedPage) -> None:
     assert [text.split("\n")[0] for text in sort] == ["accuracy verified ▼"]
 
 
+@pytest.mark.slow
 def test_download_has_feasible_rows_in_table_order(single_page: OpenedPage) -> None:
     single_page.limit(0, "4.5")
     single_page.tab.get_by_role("button", name="energy [mJ] verified").click()
@@ -238,6 +246,7 @@ def _wide_run(n_members: int) -> RunData:
     return RunData("run", [*members, *_run().points[8:]], "", 3)
 
 
+@pytest.mark.slow
 def test_preferences_show_fractions(open_page: Callable[[Page], OpenedPage]) -> None:
     explorer = FrontExplorer("Front", OBJECTIVES, SHOWN, [_wide_run(21)])
     page = open_page(Page("run", [explorer]))
@@ -249,10 +258,12 @@ def test_preferences_show_fractions(open_page: Callable[[Page], OpenedPage]) -> 
     assert "fraction of the 1 network of the selection" in page.tab.content()
 
 
+@pytest.mark.slow
 def test_preferences_need_many_members(single_page: OpenedPage) -> None:
     assert single_page.tab.locator(".card").count() == 0
 
 
+@pytest.mark.slow
 def test_log_lines_are_hidden_by_kind(single_page: OpenedPage) -> None:
     lines = single_page.tab.locator(".lines li")
     assert [line.is_visible() for line in lines.all()] == [True, True]
@@ -301,6 +312,7 @@ def test_groups_are_hidden_and_shown(open_page: Callable[[Page], OpenedPage]) ->
     assert {*page.tab.locator(".members td:nth-child(3)").all_inner_texts()} == {"b1"}
 
 
+@pytest.mark.slow
 def test_selection_is_shared_by_sections(open_page: Callable[[Page], OpenedPage]) -> None:
     sections = [FrontExplorer(name, OBJECTIVES, SHOWN, [_run()]) for name in ("npu", "cpu")]
     page = open_page(Page("joint", sections))
@@ -313,6 +325,7 @@ def test_selection_is_shared_by_sections(open_page: Callable[[Page], OpenedPage]
     assert page.console == []
 
 
+@pytest.mark.slow
 def test_foreign_fronts_need_only_ids_and_objectives(
     open_page: Callable[[Page], OpenedPage],
 ) -> None:
@@ -334,6 +347,7 @@ def test_foreign_fronts_need_only_ids_and_objectives(
     assert page.tab.locator(".part").count() == 1  # there are no choices
 
 
+@pytest.mark.slow
 def test_errors_have_intervals_and_rows_are_sorted_by_cost(
     open_page: Callable[[Page], OpenedPage],
 ) -> None:
@@ -355,6 +369,7 @@ def test_errors_have_intervals_and_rows_are_sorted_by_cost(
     assert {"9 8 to 10", "9.5 8.5 to 10.5"} <= {*cells.all_inner_texts()}
 
 
+@pytest.mark.slow
 def test_unverified_members_are_marked(
     open_page: Callable[[Page], OpenedPage],
 ) -> None:
@@ -373,6 +388,7 @@ def test_unverified_members_are_marked(
 
 
 @pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.slow
 def test_page_fits_window_width(single_page: OpenedPage, width: int) -> None:
     single_page.tab.set_viewport_size({"width": width, "height": 800})
     wide = single_page.tab.locator(".plot .canvas").first

@@ -149,7 +149,7 @@ def test_invalid_model_is_refused(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((1, 8), r"input 'x' is float \[1, 8\]; allowed: float images"),
+        ((1, 8), r"input 'x' is float \[1, 8\]; allowed: float32 images"),
         ((1, 8, "h", "w"), r"\[1, 8, 'h', 'w'\].* of fixed C, H and W"),
     ],
 )
