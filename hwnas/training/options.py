@@ -30,6 +30,9 @@ _RECIPES = {
 _REASON = "at a second an epoch, so many take more than a day"
 
 
+ARRAYS_SUFFIX = ".npz"  #: of files with images and targets as arrays
+
+
 @dataclass
 class TrainingConfig:
     """Options for training a supernet or a single network."""
@@ -186,7 +189,7 @@ class DatasetConfig:
     @property
     def is_arrays(self) -> bool:
         """True if ``path`` is a file of arrays."""
-        return self.path is not None and self.path.endswith(".npz")
+        return self.path is not None and self.path.endswith(ARRAYS_SUFFIX)
 
     @property
     def augmentation(self) -> list[float]:

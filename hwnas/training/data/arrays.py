@@ -19,8 +19,8 @@ from hwnas.core import files
 from hwnas.core.errors import ConfigError
 from hwnas.core.safe_read import CorruptFileError, array_names, read_npz
 from hwnas.tasks.base import Targets, TaskType
+from hwnas.training.options import ARRAYS_SUFFIX
 
-SUFFIX = ".npz"
 ARGUMENT = "dataset"  #: of the Python API, for messages
 CHANNELS = (1, 3)  #: allowed numbers of channels
 _MIN_SIDE = 8  # pixels of the shorter side of images that are not square
@@ -65,7 +65,7 @@ def write_arrays(splits: Mapping[str, SplitArrays], names: Sequence[str], folder
     if names:
         arrays["names"] = np.array(names, np.str_)
         hashed.update(repr([*names]).encode())
-    path = folder / f"{hashed.hexdigest()[:16]}{SUFFIX}"
+    path = folder / f"{hashed.hexdigest()[:16]}{ARRAYS_SUFFIX}"
     if not path.exists():
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, **arrays)

@@ -307,7 +307,7 @@ Value = object  #: text, number, bool, ``None``, path, or a list or mapping of t
 def as_arguments(keywords: Mapping[str, Value]) -> list[str]:
     """Return keyword arguments of the Python API as command-line arguments.
 
-    ``train__epochs``, ``**{"train.epochs"}`` and ``train={"epochs"}`` are the same option.
+    ``train__epochs=3`` and ``train={"epochs": 3}`` are the option ``train.epochs=3``.
 
     Raises:
         ConfigError: a key of a mapping cannot be an argument.
