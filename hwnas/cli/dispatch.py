@@ -82,7 +82,7 @@ def _interrupted_message(folders: Sequence[Path]) -> str:
         folders: Folders of the launched searches.
     """
     started = [path for path in folders if (path / "manifest.json").exists()]
-    again = "hwnas search run.resume="
+    again = "hwnas resume "
     if not started:
         return f"Interrupted; nothing is lost. Resume each search separately: {again}FOLDER"
     places = ", ".join(dict.fromkeys(str(path.parent) for path in started))

@@ -240,8 +240,7 @@ def missing_front_error(path: Path) -> RunError:
     if status in ("running", "finished"):
         folder = path.parent if "part_of" in manifest else path
         return RunError(
-            f"run={path} has no front yet. Finish it with: "
-            f"hwnas search {shlex.quote(f'run.resume={folder}')}"
+            f"run={path} has no front yet. Finish it with: hwnas resume {shlex.quote(str(folder))}"
         )
     return RunError(
         f"run={path} ended without a front: {status}. Start a new search with other limits."

@@ -119,7 +119,7 @@ _MAX_ROWS = 10_000_000
 _MAX_BYTES = 8 << 30  # decoded
 _IDENTITY = ("trial", "id", "state", "reason")
 _PARTS = ("", "_source", "_low", "_high")
-REMEDY = "To write it again, resume the search: hwnas search run.resume=FOLDER"
+REMEDY = "To write it again, resume the search: hwnas resume FOLDER"
 
 
 def read_table(run: Path, names: Sequence[str] | None = None) -> pa.Table | None:

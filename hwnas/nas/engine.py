@@ -93,7 +93,7 @@ def search_in_processes(job: WorkerJob, study: "SharedStudy", progress: Progress
     if is_lost and not is_searched(study, job.config, job.end_by):
         raise RunError(
             f"All worker processes of the search ended early: {'; '.join(ended)}. Resume it with: "
-            "hwnas search run.resume=FOLDER"
+            "hwnas resume FOLDER"
         )
     return ended
 

@@ -25,8 +25,7 @@ from hwnas.tasks.metrics import metric_of, quality_in
 from hwnas.tasks.metrics.budget import Budget
 
 _NO_TRIAL = (
-    "no trial is finished yet. Wait for the first one, or resume the search: hwnas search "
-    "run.resume=FOLDER"
+    "no trial is finished yet. Wait for the first one, or resume the search: hwnas resume FOLDER"
 )
 _NO_STUDY = "study.db is missing. Restore it from a backup, or name another search."
 
@@ -182,7 +181,7 @@ class Run:
             raise RunError(
                 f"{self.option}={self.path}: the search is not finished, and its study cannot be "
                 "read; candidates.parquet may lack trials. Restore the study (or start its "
-                f"database), then finish it with: hwnas search run.resume={whole.path}"
+                f"database), then finish it with: hwnas resume {whole.path}"
             )
 
     def front(self, candidates: Iterable[Candidate] | None = None) -> Front:
@@ -260,7 +259,7 @@ def check_files(run: Run, *names: str) -> None:
     for name, problem in damaged_files(run.path, recorded, names).items():
         raise RunError(
             f"{run.option}={run.path}: {name} {problem}. To make it again: "
-            f"hwnas search {shlex.quote(f'run.resume={run.whole.path}')}"
+            f"hwnas resume {shlex.quote(str(run.whole.path))}"
         )
 
 

@@ -101,8 +101,8 @@ def read_front(run: Path) -> FrontFile | None:
             raise SchemaError(f"'members' has {twice!r} twice")
     except SchemaError as problem:
         raise RunError(
-            f"{path} cannot be read: {problem}. To write it again, resume the search: hwnas search "
-            "run.resume=FOLDER"
+            f"{path} cannot be read: {problem}. To write it again, resume the search: "
+            "hwnas resume FOLDER"
         ) from None
     return content
 

@@ -257,9 +257,7 @@ def _for(
             f"target_name={target}"
         )
     if manifest.get("status") == "running":  # its teacher is not known yet
-        raise RunError(
-            f"run={config.run} is not finished. Resume it: hwnas search run.resume={config.run}"
-        )
+        raise RunError(f"run={config.run} is not finished. Resume it: hwnas resume {config.run}")
     names = [search.target.name for search in searches]
     if config.target_name is not None and config.target_name not in names:
         raise ConfigError(unknown_name("target", config.target_name, names))

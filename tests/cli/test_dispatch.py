@@ -62,7 +62,7 @@ def test_interrupted_sweep_names_its_folders(
     assert run(["search", "-m", *table, "benchmark.costs={latency_ms: ms}", "seed=0,1,2"]) == 130
     (line,) = capsys.readouterr().err.splitlines()
     if not is_begun:
-        assert line.endswith("Resume each search separately: hwnas search run.resume=FOLDER")
+        assert line.endswith("Resume each search separately: hwnas resume FOLDER")
         return
     folder = r"runs/multirun/[-_\d]+"
     assert re.search(rf"started searches are in {folder}; the last one is {folder}/1\. ", line)

@@ -120,7 +120,7 @@ def test_damaged_weights_are_reported_with_file_name(
     assert run(["audit", f"run={copied_run}"]) == 2
     error = capsys.readouterr().err
     assert "supernet.safetensors does not have the digest" in error
-    assert f"To make it again: hwnas search run.resume={copied_run}" in error
+    assert f"To make it again: hwnas resume {copied_run}" in error
 
 
 def test_failed_resume_keeps_manifest(

@@ -177,7 +177,7 @@ def test_invalid_baseline_is_reported_before_training(
     line = error_line("+target=[npu,sketch]", *QUICK, "baseline=b")
     assert "for target 'npu', not for 'sketch'" in line
     edit(Path("b"), "status", "running")
-    assert "b is running or was interrupted. Finish it: hwnas search run.resume=b" in error_line(*b)
+    assert "b is running or was interrupted. Finish it: hwnas resume b" in error_line(*b)
 
 
 @pytest.mark.usefixtures("search")

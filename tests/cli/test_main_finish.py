@@ -186,7 +186,7 @@ def test_unverifiable_members_are_omitted(
         assert code == 2
         (line,) = captured.err.strip().splitlines()
         assert f"None of {len(before)} networks that may be on the front could be verified" in line
-        assert line.endswith(f"hwnas search run.resume={folder}")
+        assert line.endswith(f"hwnas resume {folder}")
         assert manifest["status"] == "none could be verified"
         assert not [*folder.glob("front.*"), *folder.glob("report.html")], "of an earlier end"
         assert run(["why", f"run={folder}", f"id={failing[0]}"]) == 0
@@ -635,7 +635,7 @@ def test_unfinished_message_names_option_to_continue(
     (sentence,) = unfinished.messages(0.2, Path("a run"))
     assert sentence == (
         "2 more may be on the front (finish.probability=0.2), but were not fine-tuned because of "
-        f"{options[0]}. To continue: hwnas search 'run.resume=a run' {options[1]}"
+        f"{options[0]}. To continue: hwnas resume 'a run' {options[1]}"
     )
     state.add({c.id: FinetuneResult(Quantity(0.9, "measured")) for c in candidates})
     assert state.unfinished("t").messages(0.2, Path("a run")) == []

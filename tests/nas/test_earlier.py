@@ -141,7 +141,9 @@ def test_incomplete_earlier_search_is_refused(
     edit(run, "status", "running")
     assert len(_start_ids(run, tiny)) == 3
     (run / "study.db").unlink()
-    with pytest.raises(RunError, match=r"start_from=.*: .* not finished, .*Restore .* run.resume="):
+    with pytest.raises(
+        RunError, match=r"start_from=.*: .* not finished, .*Restore .* hwnas resume "
+    ):
         _start_ids(run, tiny)
     with pytest.raises(RunError, match=r"from a backup, or start a new search\.$"):
         check_resumable(Run.load(run, "run.resume"))

@@ -105,7 +105,7 @@ def test_damaged_file_is_named_and_rewritten(folder: Path) -> None:
     content = (folder / "candidates.parquet").read_bytes()
     (folder / "candidates.parquet").write_bytes(content[:-9] + b"x" + content[-8:])
     (folder / "front.csv").unlink()
-    with pytest.raises(RunError, match=rf"front.csv is missing\. .*run.resume={folder}"):
+    with pytest.raises(RunError, match=rf"front.csv is missing\. .*hwnas resume {folder}"):
         check_files(Run.load(folder), "front.csv", "of no digest")
     with pytest.raises(RunError, match=r"candidates\.parquet does not have the digest"):
         _ = Run.load(folder).candidates

@@ -44,7 +44,7 @@ def test_target_without_verified_networks_names_reason(
 ) -> None:
     line = ending._none_verified(_front(folder, failed), folder)
     assert line.startswith(f"npu: {message}")
-    assert line.endswith(f"search run.resume={folder.path}")
+    assert line.endswith(f"hwnas resume {folder.path}")
 
 
 def test_target_without_front_removes_earlier_files(

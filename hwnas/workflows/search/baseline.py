@@ -103,7 +103,7 @@ def _front(name: str, points: Sequence[FrontPoint], quality: Objective) -> RunFr
 _WEIGHTS = {"supernet": "weights of a supernet", "trained": "trained separately"}
 _TEXTS = ("description", "caveat", "source")  # of a target, without effect
 _UNFINISHED = {
-    "running": "is running or was interrupted. Finish it: hwnas search run.resume={path}",
+    "running": "is running or was interrupted. Finish it: hwnas resume {path}",
     "finished by another": "was verified by another process. Name the folder of that process",
     "nothing fits the budget": "has no candidate within its budget. Name another search",
     "none could be verified": "has no verified network. Name another search",

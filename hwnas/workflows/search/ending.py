@@ -221,7 +221,7 @@ def _front(
 def _none_verified(front: TargetFront, folder: RunFolder) -> str:
     """Return why no network of a target is verified, with the command that continues."""
     where = front.context.label
-    again = f"hwnas search {shlex.quote(f'run.resume={folder.path}')}"
+    again = f"hwnas resume {shlex.quote(str(folder.path))}"
     failed = front.front.failed
     if not failed:
         return (

@@ -54,7 +54,7 @@ class NotFinetuned:
         """Return a message with their number and the command that fine-tunes them, if any."""
         if not self.ids:
             return []
-        again = shlex.join(["hwnas", "search", f"run.resume={run}", self.option])
+        again = shlex.join(["hwnas", "resume", str(run), self.option])
         name = self.option.partition("=")[0]
         return [
             f"{len(self.ids)} more may be on the front (finish.probability={probability:g}), but "
