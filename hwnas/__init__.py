@@ -1,7 +1,7 @@
 """Hardware-constrained neural architecture search.
 
-``hwnas.search(target="npu")`` returns what ``hwnas search +target=npu`` finds. Nothing is
-loaded before it is asked for.
+``hwnas.search(target="npu")`` returns what ``hwnas search +target=npu`` finds. Modules are
+imported when one of their names is first used.
 """
 
 import importlib

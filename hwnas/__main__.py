@@ -21,7 +21,7 @@ _FULL = (
 
 
 def main() -> None:
-    """Run one verb and exit with its code."""
+    """Run the verb in ``sys.argv`` and exit with its code, see :func:`run`."""
     if "_ARGCOMPLETE" in os.environ:
         from hwnas.cli.completion import complete
 
@@ -42,9 +42,10 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one verb; return the exit code: 0, 2 for what the user can mend, 130 if interrupted.
+    """Run one verb, print errors as one line on stderr, and return the exit code.
 
-    It is 1 where an export is not what its proof says.
+    0: success; 1: an export does not match its proof; 2: another error that the user can fix; 130:
+    interrupted.
     """
     verb = arguments[0] if arguments else ""
     try:
@@ -109,21 +110,21 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
 def _place_problem(error: Exception, arguments: Sequence[str]) -> str | None:
     """Return a sentence if a file or folder cannot be read or written, else ``None``."""
     verb = arguments[0] if arguments else ""
-    cure = f"{_CONTINUE.get(verb)} continues; where nothing was begun, the same command does."
+    cure = f"{_CONTINUE.get(verb)} continues; if no run was started yet, repeat the command."
     for cause in cause_chain(error):
         if isinstance(cause, OSError) and cause.errno in _DISK:
             where = f" ({cause.filename})" if cause.filename else ""
             reason = os.strerror(cause.errno or 0)
             return f"Cannot write{where}: {reason}. Free space or choose another folder; {cure}"
         if isinstance(cause, OSError) and cause.errno and cause.filename is not None:
-            where = _said(os.fsdecode(cause.filename), arguments[1:])
+            where = _option_and_path(os.fsdecode(cause.filename), arguments[1:])
             return f"{where}: {os.strerror(cause.errno)}. Choose another file or folder."
         if any(words in str(cause) for words in _FULL):
             return f"Cannot write: the disk is full. Free space; {cure}"
     return None
 
 
-def _said(path: str, arguments: Sequence[str]) -> str:
+def _option_and_path(path: str, arguments: Sequence[str]) -> str:
     """Return the option that named a path or a folder above it, with the path; else the path."""
     for argument in arguments:
         option, _, value = argument.partition("=")

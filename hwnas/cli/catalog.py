@@ -50,23 +50,27 @@ def _catalog(words: Sequence[str]) -> str:
     names, details, footer = _KINDS[kind]
     known = names()
     if not rest:
-        return "\n".join([*_listed(known), "", footer or _space_footer()])
+        return "\n".join([*_name_lines(known), "", footer or _space_footer()])
     if rest[0] not in known:
         raise ConfigError(unknown_name(kind.removesuffix("s"), rest[0], known))
     return "\n".join(details(rest[0]))
 
 
 def names_of(kind: str) -> list[str]:
-    """Return the names of a kind, for example the names of all ``targets``."""
+    """Return the names of a kind, for example the names of all ``targets``.
+
+    Raises:
+        KeyError: ``kind`` is not one of ``kinds()``.
+    """
     return [*_KINDS[kind][0]()]
 
 
 def kinds() -> list[str]:
-    """Return the kinds of names: ``targets``, ``budgets``, ..."""
+    """Return the kinds of names that ``hwnas list`` has: ``targets``, ``budgets``, ..."""
     return [*_KINDS]
 
 
-def _listed(entries: Mapping[str, str]) -> Iterator[str]:
+def _name_lines(entries: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of names with their descriptions."""
     column = min(22, max(map(len, entries)) + 2)
     for name, text in entries.items():

@@ -28,10 +28,15 @@ _NAMES = {
 def completion_script(words: Sequence[str]) -> str:
     """Return the completion script of a shell.
 
+    Args:
+        words: The words after ``completion``; the first one is the shell.
+
     Raises:
-        ConfigError: the shell is unknown.
+        ConfigError: the shell is missing or unknown.
     """
-    shell = words[0] if words else ""
+    if not words:
+        raise ConfigError("completion needs a shell: hwnas completion bash|zsh|fish.")
+    shell = words[0]
     if shell not in _SHELLS:
         raise ConfigError(unknown_name("shell", shell, _SHELLS))
     script: str = argcomplete.shell_integration.shellcode(["hwnas"], shell=shell)
@@ -39,7 +44,7 @@ def completion_script(words: Sequence[str]) -> str:
 
 
 def complete() -> None:
-    """Print the completions that a shell asks for, and exit."""
+    """Print the completions of the command line that a shell passes in ``COMP_LINE``, and exit."""
     parser = argparse.ArgumentParser(add_help=False)
     words = parser.add_argument("words", nargs="*")
     words.completer = _completer  # type: ignore[attr-defined]
@@ -52,7 +57,7 @@ def _completer(prefix: str, parsed_args: argparse.Namespace, **_: object) -> lis
 
 
 def completions(before: Sequence[str], prefix: str) -> Iterator[str]:
-    """Yield the words that may stand at the cursor.
+    """Yield the words that begin with ``prefix`` and may stand at the cursor.
 
     Args:
         before: The words of the command before the cursor, without ``hwnas``.
@@ -63,7 +68,8 @@ def completions(before: Sequence[str], prefix: str) -> Iterator[str]:
     if not verb:
         words: Sequence[str] = [*VERBS, "--help", "--version"]
     elif verb == "list":
-        words = kinds() if len(before) == 1 else names_of(before[1])
+        known = len(before) > 1 and before[1] in kinds()
+        words = names_of(before[1]) if known else [] if len(before) > 1 else kinds()
     elif verb == "completion":
         words = _SHELLS
     elif sign:

@@ -55,16 +55,20 @@ class LiveNote(Protocol):
 
 @final
 class StepRate(ProgressColumn):
-    """Steps per second, or seconds per step where that is easier to read."""
+    """Column with the steps per second, or the seconds per step if a step takes longer than 1 s."""
 
     def render(self, task: Task) -> Text:
-        """Return the rate of a phase as text."""
+        """Return the rate of a phase as text; empty before the first step."""
         return Text(_rate(task), style="cyan")
 
 
 @final
 class TimeLeft(ProgressColumn):
-    """Column with the estimated time left."""
+    """Column with the estimated time left.
+
+    Args:
+        left: Returns the text of the column.
+    """
 
     max_refresh = 0.5
 
@@ -73,7 +77,7 @@ class TimeLeft(ProgressColumn):
         self._left = left
 
     def render(self, task: Task) -> Text:
-        """Return the time left as text, including later phases if their duration is known."""
+        """Return the time left as text; empty if it is unknown."""
         return Text(self._left(task), style="cyan")
 
 
@@ -173,7 +177,10 @@ class Phases:
         self._notes[name] = note
 
     def expect(self, work: LaterWork) -> None:
-        """Include all phases in the time left; see ``Reporter.expect``."""
+        """Show the time left of the whole command, with the phases of ``work``.
+
+        See :meth:`Reporter.expect`.
+        """
         self._work = work
 
     @property
@@ -304,15 +311,20 @@ class Phases:
         return self._watch.seconds
 
     def timed(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that records the duration of a phase without a progress bar."""
+        """Return a context that adds its duration to ``seconds[name]``; no progress is shown."""
         return self._watch.timed(name)
 
     def say(self, lines: Sequence[str], *, alarming: bool = False) -> None:
-        """Print messages, warnings in red."""
+        """Print messages, in red if ``alarming``; empty ones are left out."""
         print_lines(self._console, lines, style="red" if alarming else None)
 
     def follow(self, study: FinishedTrials, views: Sequence[SearchView]) -> None:
-        """Show the state of a search below its progress bar."""
+        """Show the state of a search below the progress bar of the phase ``Search``.
+
+        Args:
+            study: The candidates of the search.
+            views: Objectives and limits of each target.
+        """
         from hwnas.cli.live_view import LiveView  # verbs without a study start without pyarrow
 
         self.note("Search", LiveView(study, views))
@@ -326,18 +338,18 @@ def run_verb(
     quiet: bool = False,
     stages: Sequence[Sequence[str]] = (),
 ) -> Result:
-    """Run a verb with a progress line, print its result and the duration of phases; return it.
+    """Run a verb with a progress line, print and return its result, and print durations of phases.
 
     Args:
         verb: The function of the verb.
         show: Prints the result.
-        as_row: Returns the result for ``json=true``.
-        quiet: Whether nothing is printed.
+        as_row: Returns the result as the JSON object that ``json=true`` prints instead.
+        quiet: Print nothing.
         stages: For each stage of the command, how the names of its phases begin.
 
     Raises:
-        KeyboardInterrupt: the user stopped it; the message has the position and the command that
-            continues, if there is one.
+        KeyboardInterrupt: the user stopped it; the message, if any, names the phase, its steps and
+            the command that continues.
     """
     as_json = DISPLAY.get().as_json
     console = Terminal(quiet=quiet, stderr=as_json)
@@ -358,7 +370,7 @@ def run_verb(
 
 
 def print_phases(console: Console, phases: Phases) -> None:
-    """Print the duration of the command, and of phases of at least 1 % of it."""
+    """Print the duration of all phases together, and of each phase of at least 1 % of it."""
     if not phases.seconds:
         return
     total = sum(phases.seconds.values())

@@ -48,8 +48,13 @@ def sweep(verb: str, name: str, folder: str) -> None:
 
     Launchers for other machines, such as Slurm, import this module there.
 
+    Args:
+        verb: Name of the verb.
+        name: Name of its configuration, which differs for ``accuracy=table``.
+        folder: Folder of the configuration files.
+
     Raises:
-        RunInterruptedError: searches were interrupted; each one is resumed separately.
+        RunInterruptedError: searches were interrupted; the message says how to resume each one.
     """
     folders: list[Path] = []  # folders of jobs that were launched in this process
     job = partial(_job, name, folders)
@@ -115,7 +120,15 @@ _OTHERS = {
 
 
 def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
-    """Run the verb of configurations, one for each target; import only its modules."""
+    """Run the verb to which the configurations belong; only its modules are imported.
+
+    Args:
+        configs: Configurations of one verb, one for each target.
+        arguments: Arguments of the command line, which runs record.
+
+    Raises:
+        HwnasError: an error that the user can fix; the message says how.
+    """
     first = configs[0]
     if isinstance(first, config.VerifyConfig):
         resolve_name("hwnas.cli.inspect:verify_command")(first)
@@ -184,7 +197,7 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
             )
         _sweep(verb, name, ["--multirun", *swept])
     else:
-        configs = [config for each in by_target for config in _composed(verb, name, each)]
+        configs = [config for each in by_target for config in _configurations(verb, name, each)]
         if configs:
             dispatch(configs, arguments)
 
@@ -207,7 +220,7 @@ def _verb_of_run(arguments: Sequence[str]) -> str:
     return verb
 
 
-def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
+def _configurations(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
     """Return the configurations; none if Hydra only prints them (``--cfg``, ``--help``)."""
     if not any(a.lstrip("+~").startswith(("-", "hydra.", "hydra/")) for a in arguments):
         return [compose(name, arguments)]  # Hydra's command line composes twice
@@ -262,7 +275,8 @@ def _check_ranges(overrides: Sequence[str]) -> None:
         swept = override.value()
         if isinstance(swept, RangeSweep) and not [*swept.range()]:
             raise ConfigError(
-                f"{override.input_line}: the range is empty, so no run would start. Correct it."
+                f"{override.input_line}: the range is empty, so no run would start. Change START, "
+                "STOP or STEP of range(START,STOP,STEP)."
             )
 
 
@@ -275,7 +289,7 @@ def _run_hydra(application: Callable[[], None]) -> None:
     except SystemExit as error:
         if error.code:
             reason = stderr.getvalue().rpartition("error: ")[2].strip()
-            raise ConfigError(f"{reason}. For the flags, see --hydra-help.") from None
+            raise ConfigError(f"{reason}. List the flags: {sys.argv[0]} --hydra-help") from None
         raise
 
 

@@ -29,7 +29,7 @@ def export_command(config: ExportConfig, arguments: Sequence[str]) -> None:
     """Run ``hwnas export`` and print its result.
 
     Raises:
-        ProofError: a check fails; the name of the folder ends with ``.failed``.
+        ProofError: a check of an export fails; its folder is kept with the suffix ``.failed``.
     """
     run_verb(partial(export, config, arguments), _print_exports, _exports_row).checked()
 
@@ -38,7 +38,7 @@ def compress_command(config: CompressConfig, arguments: Sequence[str]) -> None:
     """Run ``hwnas compress`` and print its result.
 
     Raises:
-        ProofError: a check fails; the name of the folder ends with ``.failed``.
+        ProofError: a check of the export fails; its folder is kept with the suffix ``.failed``.
     """
     run_verb(partial(compress, config, arguments), _print_compression, _exports_row).checked()
 

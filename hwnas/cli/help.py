@@ -31,16 +31,19 @@ def default_groups(verb: str) -> dict[str, str]:
 
 
 def values(verb: str) -> dict[str, Any]:
-    """Return the values in the configuration files of a verb, by dotted option name."""
+    """Return the values in the default configuration files of a verb, by dotted option name.
+
+    Values that depend on other options (``${...}``) are left out.
+    """
     options: dict[str, Any] = {}
     for group, name in default_groups(verb).items():
         path = _conf() / group / f"{name}.yaml"
         match = _PACKAGE.match(path.read_text(encoding="utf-8"))
         within = match[1] if match else group
-        options |= _flat(_read(path), "" if within == "_global_" else f"{within}.")
+        options |= _dotted_values(_read(path), "" if within == "_global_" else f"{within}.")
     raw = _read(_conf() / f"{verb}.yaml")
     raw.pop("defaults")
-    return options | dict(_flat(raw))
+    return options | dict(_dotted_values(raw))
 
 
 def _conf() -> Path:
@@ -52,10 +55,10 @@ def _read(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _dotted_values(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _dotted_values(value, f"{prefix}{key}.")
         elif not str(value).startswith("${"):  # a default that depends on other options
             yield f"{prefix}{key}", value
 
@@ -96,7 +99,7 @@ def verb_help(verb: str, group: str = "") -> str:
             the options without a section, or ``all``.
 
     Raises:
-        ConfigError: there is no such section or option.
+        ConfigError: the verb has no such section or option.
     """
     if verb not in SCHEMAS:
         flags = ["options:", *_FLAGS[verb], ""] if verb in _FLAGS else []
@@ -124,13 +127,13 @@ def _short_help(verb: str) -> list[str]:
         *(line for option in common for line in option),
         *_FLAGS.get(verb, ()),
         "",
-        *_wrapped("more: ", f"hwnas {verb} --help {'|'.join(more)}"),
+        *_wrap("more: ", f"hwnas {verb} --help {'|'.join(more)}"),
         "",
         *_examples(verb),
     ]
 
 
-def _wrapped(start: str, text: str) -> list[str]:
+def _wrap(start: str, text: str) -> list[str]:
     wrapped = textwrap.wrap(
         text.replace("|", "| "), _WIDTH - len(start) - 1, break_on_hyphens=False
     )
@@ -161,7 +164,7 @@ def _group_help(verb: str, group: str) -> list[str]:
     lines = [f"usage: hwnas {verb} {USAGE[verb]}"]
     for section, names in chosen.items():
         title = "" if section in options else sentences.get(section, "").rstrip(".")
-        lines += ["", *_wrapped("", f"{section}: {title}" if title else f"{section}:")]
+        lines += ["", *_wrap("", f"{section}: {title}" if title else f"{section}:")]
         for name in names:
             lines += _lines(name, options[name], verb)
         if section == "budget":
@@ -227,7 +230,7 @@ def _description(name: str, option: Option | None, verb: str) -> tuple[str, str]
         sentence = _all_sentences(verb).get(name, "").replace("``", "")
     facts = []
     if default not in (None, "", [], {}, "???") and "default:" not in sentence:
-        facts.append(f"default {_shown(default)}{_unit(name)}")
+        facts.append(f"default {_value_text(default)}{_unit(name)}")
     if option is not None and (allowed := allowed_range(option.field)) is not None:
         facts.append(_in_words(str(allowed)))
     return value, f"{sentence} [{'; '.join(facts)}]".lstrip() if facts else sentence
@@ -245,11 +248,11 @@ def _placeholder(option: Option) -> str:
     return "NAME" if "Any" not in kind else "VALUE"
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{','.join(map(_shown, value))}]"
+        return f"[{','.join(map(_value_text, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -277,7 +280,10 @@ def _metrics() -> list[str]:
 
 
 def help_words(arguments: Sequence[str]) -> str | None:
-    """Return the word after ``--help``, or an empty text; ``None`` if help is not requested."""
+    """Return the word after ``--help``, ``""`` if there is none; ``None`` without ``--help``.
+
+    Flags and arguments with ``=`` are not taken for that word.
+    """
     flags = [i for i, argument in enumerate(arguments) if argument in ("-h", "--help")]
     if not flags:
         return None

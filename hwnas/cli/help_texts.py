@@ -55,7 +55,7 @@ ABOUT = {
     "GPUs: torchrun ... -m hwnas train ... Writes runs/train/TIME/.",
     "profile": "Compile, tune and time the operators of a search space on a target, measure whole "
     "networks, and report the prediction error on other networks. Writes latency_tables/TARGET/. "
-    "Known operators are not measured again, so the same command continues.",
+    "Operators in the table are not measured again, so the same command continues.",
     "audit": "Train networks of a finished search from scratch and measure how well its supernet "
     "ranks them: rank correlations with intervals, noise between seeds, and members that would "
     "leave the front. Writes RUN/audit/. The same command continues.",

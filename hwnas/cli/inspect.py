@@ -47,7 +47,7 @@ def _print(console: Console, report: "WhyReport") -> None:
     for section in report.sections:
         console.print(f"\n{section.title}", style="bold")
         for part in section.parts:
-            console.print(Padding(_rendered(part), (0, 0, 0, 2), expand=False))
+            console.print(Padding(_renderable(part), (0, 0, 0, 2), expand=False))
 
 
 def _print_front(console: Console, report: "WhyReport") -> None:
@@ -56,10 +56,10 @@ def _print_front(console: Console, report: "WhyReport") -> None:
             console.print()
         console.print(section.title)
         for part in section.parts:
-            console.print(_rendered(part))
+            console.print(_renderable(part))
 
 
-def _rendered(part: "Part") -> RenderableType:
+def _renderable(part: "Part") -> RenderableType:
     if isinstance(part, str):
         return part
     table = Table(*part.heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
@@ -77,7 +77,7 @@ def verify_command(config: VerifyConfig) -> None:
     """Run ``hwnas verify``: repeat the checks of an export and print the results.
 
     Raises:
-        ProofError: a check fails.
+        ProofError: a check fails; with ``json=true``, nothing is printed before it.
     """
     if not DISPLAY.get().as_json:
         verify(config, Phases(Terminal()))

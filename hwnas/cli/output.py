@@ -48,9 +48,9 @@ class Terminal(Console):
 
 
 def print_lines(console: Console, lines: Sequence[str], style: str | None = None) -> None:
-    """Print lines that are not empty, in a terminal wrapped between words."""
+    """Print lines, in a terminal wrapped between words; empty lines are left out."""
     for line in filter(None, lines):
-        wrapped = _wrapped(line, console.width) if console.is_terminal else line
+        wrapped = _wrap(line, console.width) if console.is_terminal else line
         console.print(wrapped, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -60,7 +60,7 @@ _LABEL = re.compile(r" *(?:\w+ {2,})?")  # before the text of a line
 _COMMAND = re.compile(r"  (hwnas|open) ")  # is copied whole
 
 
-def _wrapped(line: str, width: int) -> str:
+def _wrap(line: str, width: int) -> str:
     """Return a line wrapped between words, with the indentation of its text."""
     label = _LABEL.match(line)
     if label is None or _COMMAND.match(line):
@@ -72,15 +72,15 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def print_json(row: Row) -> None:
-    """Print a result as one JSON document; numbers without a value are ``null``."""
-    sys.stdout.write(json.dumps(_plain(row), indent=1, ensure_ascii=False) + "\n")
+    """Print a result as one JSON document on stdout; NaN and infinity become ``null``."""
+    sys.stdout.write(json.dumps(_json_value(row), indent=1, ensure_ascii=False) + "\n")
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): _json_value(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_json_value(part) for part in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
@@ -108,7 +108,11 @@ def print_result(
 
 
 def stored_option(storage: str | None) -> str:
-    """Return the option for the database of a study, which run folders may not choose."""
+    """Return `` study.storage=URL``, to append to a command; ``""`` if ``storage`` is ``None``.
+
+    Commands need it to find the study again: they do not take the URL from the run folder. The URL
+    has no password.
+    """
     if storage is None:
         return ""
     return f" {shlex.quote(f'study.storage={database.redact(storage)}')}"
@@ -117,13 +121,13 @@ def stored_option(storage: str | None) -> str:
 def print_files(
     console: Console, storage: str | None, folder: RunFolder, names: Sequence[str]
 ) -> None:
-    """Print the files of a search, and the next commands.
+    """Print the files of a search that exist, and the next commands.
 
     Args:
         console: The console.
         storage: URL of the study's database; ``None``: a file in the folder.
         folder: The run folder.
-        names: Names of files; missing files are left out.
+        names: Names of files, which may have text after a space.
     """
     run, study = str(folder.path), database.redact(storage or database.sqlite_url(folder.study))
     existing = [name for name in names if (folder.path / name.partition(" ")[0]).exists()]

@@ -36,13 +36,13 @@ _SHORT_LABELS = {"mae": "mean error"}
 
 
 def print_members(console: Console, front: TargetFront, title: str, run: Path) -> None:
-    """Print the table of the front, the numbers of other members, and the recommended one.
+    """Print a table of the front, how many members are not on it and why, and the knee.
 
     Args:
         console: The console.
         front: The verified front.
         title: Title of the table.
-        run: Folder of the run.
+        run: Folder of the run, for the command that lists the other members.
     """
     members = _shown_members(front.members)
     spread = _spread(members, _TABLE_ROWS)
@@ -75,7 +75,7 @@ def _knee_words(members: Sequence[Member], recommended: Member | None) -> list[s
 
 
 def print_next(console: Console, outcome: SearchOutcome) -> None:
-    """Print the commands that use the result."""
+    """Print the commands that continue with the result: ``export``, ``why`` and ``compare``."""
     path = shlex.quote(str(outcome.folder.path))
     commands = {}
     if any(front.recommended for front in outcome.fronts):
@@ -89,14 +89,14 @@ def print_next(console: Console, outcome: SearchOutcome) -> None:
     print_lines(console, [*lines, f"Open in a browser: {page}"])
 
 
-def _indented(lines: Iterable[str]) -> list[str]:
+def _indent(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines if line]
 
 
 def _front_table(title: str, front: TargetFront, members: Sequence[Member]) -> Table:
     """Return the table of members with their costs; derived metrics replace memory columns."""
     config, derived = front.context.config, derived_metrics_of(front)
-    dtypes = "/".join(sorted({_short(m.dtype(config.target.dtype)) for m in front.members}))
+    dtypes = "/".join(sorted({_short_dtype(m.dtype(config.target.dtype)) for m in front.members}))
     memories = () if derived else (("sram_kib", ".1f"), ("flash_kib", ".1f"))
     costs = [
         ("latency_ms", ".4f"), ("energy_mj", ".5f"), *memories,
@@ -129,7 +129,7 @@ def _front_table(title: str, front: TargetFront, members: Sequence[Member]) -> T
 
 def _quality(member: Member, *, has_several_dtypes: bool) -> str:
     """Return the quality of a member, with its dtype for a front of several dtypes."""
-    return f"{_short(member.dtype('float32'))} " * has_several_dtypes + member.quality_text
+    return f"{_short_dtype(member.dtype('float32'))} " * has_several_dtypes + member.quality_text
 
 
 def _cost(figure: Quantity, name: str, form: str) -> str:
@@ -148,7 +148,7 @@ def _head(name: str) -> str:
     return f"{label}\n[{metric.unit}]".replace("[", "\\[")
 
 
-def _short(dtype: str) -> str:
+def _short_dtype(dtype: str) -> str:
     return _SHORT.get(dtype, dtype)
 
 
@@ -210,7 +210,7 @@ def print_fronts(console: Console, outcome: SearchOutcome) -> None:
         print_lines(console, lines)
     print_next(console, outcome)
     for front in outcome.fronts:
-        lines = _indented(notes(front, outcome.manifest))
+        lines = _indent(notes(front, outcome.manifest))
         print_lines(console, ["Notes" + f" on {front.context.target}" * several, *lines])
     if several:
         files = [name for name in FILES if (outcome.folder.path / name).exists()]

@@ -23,7 +23,10 @@ def sqlite_url(path: Path) -> str:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the path of an SQLite file; ``None`` for ``file:`` and other URLs, and in memory."""
+    """Return the path of the file that an SQLite URL names.
+
+    ``None`` for databases in memory, SQLite ``file:`` URIs, other databases and invalid URLs.
+    """
     parsed = _parse(url)
     if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
@@ -31,10 +34,10 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def check_storage_url(url: str) -> str:
-    """Return the user's storage URL with special characters escaped, as Optuna expects it.
+    """Return the URL of ``study.storage`` with special characters escaped, as Optuna expects it.
 
     Raises:
-        ConfigError: if it is not a database URL, or ambiguous because of an unescaped ``@``. The
+        ConfigError: if it is not a database URL, or has an unescaped ``@`` before its host. The
             message does not quote the URL, which may contain a password.
     """
     if (parsed := _parse(url)) is None:
@@ -50,12 +53,12 @@ def check_storage_url(url: str) -> str:
 def connect_options(url: str, timeout_s: int) -> dict[str, Any]:
     """Return SQLAlchemy engine options that limit the time to connect to PostgreSQL.
 
-    They are empty for other databases or drivers than psycopg, and if the URL has a
-    ``connect_timeout`` of its own.
+    They are empty for other databases, for other drivers than psycopg and psycopg2, and if the URL
+    has a ``connect_timeout`` of its own.
 
     Args:
         url: URL of the database.
-        timeout_s: Seconds before connecting fails. libpq waits at least 2 s, and 0 means forever.
+        timeout_s: Seconds before connecting fails; at least 2 are used.
     """
     parsed = _parse(url)
     if parsed is None or parsed.get_backend_name() != "postgresql":
@@ -66,7 +69,11 @@ def connect_options(url: str, timeout_s: int) -> dict[str, Any]:
 
 
 def redact(text: str) -> str:
-    """Return a URL without its password and secret parameters; other texts are unchanged."""
+    """Return a URL without its password and secret query parameters.
+
+    Texts without ``://`` are unchanged. Of an invalid URL, all between ``://`` and the last ``@``
+    is removed.
+    """
     if "://" not in text:
         return text
     if (parsed := _parse(text)) is None or _is_ambiguous(parsed):
@@ -79,7 +86,7 @@ def redact(text: str) -> str:
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return command-line arguments, with URLs as ``redact`` returns them."""
+    """Return ``OPTION=VALUE`` arguments without passwords in values, see :func:`redact`."""
     return [_redact_argument(*argument.partition("=")) for argument in arguments]
 
 
@@ -89,7 +96,7 @@ def _redact_argument(key: str, sign: str, value: str) -> str:
 
 
 def redact_config(content: Any) -> Any:
-    """Return a copy of nested dicts and lists, with URLs as ``redact`` returns them."""
+    """Return a copy of nested dicts and lists without passwords in URLs, see :func:`redact`."""
     if isinstance(content, dict):
         return {key: redact_config(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -11,7 +11,7 @@ _MARGIN = 0.1  # in similarity: how much worse than the best match a suggestion 
 class HwnasError(Exception):
     """A problem that the user can fix; the message says what is wrong, what is allowed and how."""
 
-    exit_code = 2  #: of the command that ends with this error
+    exit_code = 2  #: exit code of the command that ends with this error
 
 
 class ConfigError(HwnasError):
@@ -39,7 +39,7 @@ class TrainingError(HwnasError):
 
 
 class CollapseError(TrainingError):
-    """The accuracy of a network stayed at or fell back to chance level."""
+    """Training diverged (NaN or infinity), or a network stayed at or fell back to chance level."""
 
 
 class CompileError(HwnasError):
@@ -75,7 +75,10 @@ class BudgetError(HwnasError):
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> str:
-    """Return the message ``Unknown KIND 'NAME'.`` with similar names and, if they are few, all."""
+    """Return the message ``Unknown KIND 'NAME'.`` with up to three similar allowed names.
+
+    It lists all allowed names if there are at most 12, or if none is similar.
+    """
     options = sorted(allowed)
     near = _closest_names(name, options)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
@@ -108,14 +111,21 @@ def counted(n: int, noun: str) -> str:
 
 
 def short_reason(error: Exception) -> str:
-    """Return the reason of an error: the operating system's, else the message's first line."""
+    """Return the reason of an error as one line.
+
+    It is the operating system's text of an ``OSError``, else the first line of the message, else
+    the name of the class.
+    """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.partition(". Detail")[0].partition(" '")[0]
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error's message, at most 300 characters, or its class."""
+    """Return the last line of an error's message, cut to 300 characters.
+
+    Without a message, it is the name of the error's class.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]
 

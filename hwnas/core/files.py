@@ -24,7 +24,10 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_file_with(path: Path, writer: Callable[[Path], object]) -> None:
-    """Call ``writer`` with a temporary path and rename the result to ``path``."""
+    """Call ``writer`` with a temporary path, and rename the file that it writes to ``path``.
+
+    Missing folders are created. An ``OSError`` removes the temporary file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -38,9 +41,10 @@ def write_file_with(path: Path, writer: Callable[[Path], object]) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Make a file available at a second path, atomically: a hard link, or a copy on other disks.
+    """Make ``source`` available at ``target``, atomically: a hard link, or a copy on other disks.
 
-    Files are replaced, never changed in place, so that a link is as good as a copy.
+    A file at ``target`` is replaced. hwnas never changes files in place, so that a link is as good
+    as a copy.
     """
 
     def link(temporary: Path) -> None:
@@ -92,7 +96,7 @@ def remove_empty_folders(folders: Iterable[Path]) -> None:
 
 
 def remove_unused(folder: Path, names: Iterable[str]) -> None:
-    """Remove a folder with its files if all have one of ``names``, and its empty parents."""
+    """Remove a folder if it has no files but those in ``names``, and then its empty parents."""
     if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {*names}:
         for entry in folder.iterdir():
             entry.unlink()
@@ -100,7 +104,7 @@ def remove_unused(folder: Path, names: Iterable[str]) -> None:
 
 
 def lock_folder(folder: Path) -> IO[str]:
-    """Lock a folder until the returned file is closed or the process ends.
+    """Lock a folder until the returned file, its ``.lock``, is closed or the process ends.
 
     Raises:
         LockedError: if another process holds the lock.
@@ -117,7 +121,7 @@ def lock_folder(folder: Path) -> IO[str]:
 
 
 def check_new_folder(folder: Path, option: str) -> None:
-    """Check that a folder is empty or absent, and can be created.
+    """Check that a folder is empty or absent, and that it can be created and written to.
 
     Raises:
         RunError: if not; the message names ``option``.
@@ -132,7 +136,7 @@ def atomic_folder(folder: Path, *, remove_stale: bool) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to ``folder`` on success and removed on failure.
 
     Args:
-        folder: The final path; absent or an empty folder.
+        folder: The final path: absent or an empty folder. Missing parents are created.
         remove_stale: Also remove temporary folders next to it that killed processes left behind.
 
     Raises:

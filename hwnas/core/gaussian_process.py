@@ -49,12 +49,12 @@ class Hyperparameters:
     """
 
     lengths: Array  #: length scales of the features, ``(d,)``
-    noise: float  #: variance that no feature explains
+    noise: float  #: variance of the part of a value that no feature explains
     #: variance of the kernel over the summary features, or over all features if there are none
     variance: float
     n_summary: int = 0  #: number of summary features; they are the last ones
-    single: float = 0.0  #: variance of the kernel over all features
-    trend: float = 0.0  #: variance of the slope of a summary feature
+    single: float = 0.0  #: variance of the kernel over all features, with summary features only
+    trend: float = 0.0  #: variance of the slope of each summary feature
 
 
 @final
@@ -91,7 +91,10 @@ class Surrogate:
 
     @property
     def noise(self) -> float:
-        """Standard deviation that features do not explain; that of ``predict`` excludes it."""
+        """Standard deviation of the part of a value that no feature explains.
+
+        The standard deviations of :meth:`predict` do not include it.
+        """
         return math.sqrt(self._variance) * math.exp(self._parameters.noise / 2)
 
     def _kernel(self, x: Array) -> Array:
@@ -114,7 +117,7 @@ class Surrogate:
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return posterior mean and standard deviation at features ``(m, d)``, each ``(m,)``.
 
-        They are those of the part of the value that features explain.
+        They exclude the part of a value that no feature explains, see :attr:`noise`.
         """
         kernel = self._kernel(x)
         mean = self._mean + kernel @ self._weights
@@ -126,9 +129,10 @@ class Surrogate:
         return mean, np.sqrt(self._variance * np.maximum(variance, 1e-9))
 
     def observed(self) -> tuple[Array, Array]:
-        """Return posterior mean and standard deviation of the observed values, each ``(n,)``.
+        """Return posterior mean and standard deviation of the values at ``x``, each ``(n,)``.
 
-        Without observation errors these are the observations and 0.
+        They include the part that no feature explains. Without observation errors they are the
+        observations and 0.
         """
         mean = self._y - self._errors * self._weights
         n = len(self._y)
@@ -137,7 +141,7 @@ class Surrogate:
         return mean, np.sqrt(self._variance * np.maximum(variance, 0.0))
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
-        """Return ``n`` posterior samples of the observed candidates' values, ``(n, n_observed)``.
+        """Return ``n`` posterior samples of the values at ``x``, ``(n, n_observed)``.
 
         Matheron's rule corrects a prior sample by the difference between the observations and the
         sample's simulated observations. Source: Wilson et al., "Pathwise conditioning of Gaussian
@@ -161,7 +165,8 @@ def fit_hyperparameters(
         x: Features, ``(n, d)``; the last ``n_summary`` summarise a candidate.
         y: Observations, ``(n,)``.
         stds: Standard deviations of the observation errors, ``(n,)``; default: no errors.
-        n_summary: Number of summary features; 0 in the result if these or all others are constant.
+        n_summary: Number of summary features. In the result it is 0 if all summary features, or
+            all others, are constant.
     """
     n, d = x.shape
     errors = np.zeros(n) if stds is None else stds**2
@@ -306,7 +311,7 @@ def _kernel(a: Array, b: Array, lengths: Array) -> Array:
 
 
 def squared_distances(a: Array, b: Array) -> Array:
-    """Return the squared distances between the rows of ``(n, d)`` and ``(m, d)``, ``(n, m)``."""
+    """Return squared Euclidean distances of the rows of ``(n, d)`` and ``(m, d)``: ``(n, m)``."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     return np.asarray(np.maximum(squares, 0.0))
 

@@ -19,9 +19,10 @@ _UNKNOWN = "unknown"
 def describe(cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR) -> dict[str, Any]:
     """Return the properties of this machine that affect latencies.
 
-    Keys: ``cpu`` (model as text), ``flags`` (list of CPU features), ``flags_digest``, ``cores``
-    (number), ``governor`` (of the clock frequency), ``system`` and ``architecture``. ``cpu`` and
-    ``governor`` may be ``unknown``.
+    Keys: ``cpu`` (model as text), ``flags`` (sorted list of CPU features), ``flags_digest`` (16
+    hexadecimal digits), ``cores`` (number of logical CPUs), ``governor`` (of the clock frequency),
+    ``system`` (operating system and version) and ``architecture`` (such as ``x86_64``). ``cpu`` and
+    ``governor`` may be ``unknown``, and ``flags`` empty.
     """
     core = _first_core(cpuinfo)
     flags = sorted((core.get("flags") or core.get("Features") or "").split())
@@ -51,7 +52,10 @@ def memory_bytes(
 
 
 def available_cores(membership: Path = _MEMBERSHIP, groups: Path = _CGROUPS) -> int:
-    """Return the number of CPU cores that affinity and control group (rounded up) allow."""
+    """Return the number of logical CPUs that this process may use.
+
+    It is limited by CPU affinity, and by the quota of the control group, rounded up.
+    """
     limits = [len(os.sched_getaffinity(0))]
     for folder in _folders("cpu", membership, groups):
         quota = _text(folder / "cpu.max").split()

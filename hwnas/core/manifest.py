@@ -57,7 +57,7 @@ class _Benchmark(TypedDict, total=False):
 
 
 class ManifestOptions(TypedDict, total=False):
-    """The options of a run that later commands read; manifests contain all options."""
+    """The options of a run that later commands read; manifests also contain the other options."""
 
     target: Annotated[_Target, OPEN]
     budget: dict[str, float | str | None]
@@ -80,20 +80,22 @@ class ManifestOptions(TypedDict, total=False):
 class FinetuningRecord(TypedDict):
     """How the members of a front were fine-tuned, and their metric afterwards."""
 
-    epochs: Count
+    epochs: Count  #: of each member
     rate: float | None  #: peak learning rate; ``None``: that of the training
-    alpha: float  #: weight of the teacher in the loss, in [0, 1]
-    max_int8_drop: float  #: points that int8 may lose without training in int8
-    teacher: str | None  #: id of the network whose outputs the others learned
+    alpha: float  #: weight of the teacher's outputs in the loss, in [0, 1]
+    #: loss of the metric by int8, in points, above which a member is also trained in int8
+    max_int8_drop: float
+    teacher: str | None  #: id of the network whose outputs the members learned; ``None``: none
     finished: dict[str, QuantityRow]  #: validation metric after fine-tuning, by id
-    hurried: NotRequired[list[str]]  #: ids without int8 training, because time ran out
+    hurried: NotRequired[list[str]]  #: ids of members without int8 training: time ran out
 
 
 class TableFacts(TypedDict):
     """The latency table of a search."""
 
     path: str
-    foreign: str | None  #: how its machine differs from that of the search; ``None``: it does not
+    #: how the machine on which it was measured differs from that of the search; ``None``: same one
+    foreign: str | None
 
 
 class TargetRecord(TypedDict):
@@ -116,7 +118,8 @@ class Manifest(TypedDict):
 
     format: int
     verb: str  #: such as ``search``
-    status: NotRequired[str]  #: ``running``, ``finished``, or why the run ended
+    #: ``running``, ``finished``, ``finished by another`` process, or why the run has no result
+    status: NotRequired[str]
     arguments: list[str]  #: of the command line, without secrets
     command: NotRequired[str]  #: that starts the run again
     directory: NotRequired[str]  #: working directory, to which paths of arguments are relative
@@ -124,9 +127,9 @@ class Manifest(TypedDict):
     config: NotRequired[Annotated[ManifestOptions, OPEN]]
     seed: NotRequired[int]
     digests: NotRequired[dict[str, str]]  #: of what affects results, by name; compared on resume
-    checkpoint: NotRequired[str | dict[str, str]]  #: path of the trained weights
+    checkpoint: NotRequired[str | dict[str, str]]  #: path of the trained weights, or by space
     versions: NotRequired[dict[str, str]]  #: by package
-    n_genotypes: NotRequired[int]
+    n_genotypes: NotRequired[int]  #: number of networks in the search space
     task: NotRequired[Annotated[_Task, OPEN]]
     images: NotRequired[SplitSizes]
     latency_table: NotRequired[TableFacts | None]
@@ -136,9 +139,9 @@ class Manifest(TypedDict):
     own: NotRequired[dict[str, str]]  #: classes of the objects that the user passed, by argument
     files: NotRequired[dict[str, str]]  #: SHA-256 of the files of an ended run, by relative name
     finishing: NotRequired[FinetuningRecord]
-    #: reasons why networks could not be verified, by target and id
+    #: reasons why networks failed verification (for example in the compiler), by target and id
     unverified: NotRequired[dict[str, dict[str, str]]]
-    #: seconds of fine-tuning, all networks together; the limit if the time was too short
+    #: seconds of fine-tuning, all networks together; at least the limit if it was too short
     finishing_s: NotRequired[Annotated[float, NumberBounds(0)]]
     finishing_epochs: NotRequired[Count]  #: of each member, chosen to fit into a time limit
     baseline: NotRequired[dict[str, Any]]  #: comparison with ``baseline=``
@@ -147,15 +150,16 @@ class Manifest(TypedDict):
     n_infeasible: NotRequired[Count]  #: trials whose network misses the budget
     n_front: NotRequired[Count]  #: members of the front
     n_fronts: NotRequired[dict[str, Count]]  #: members of the front of each target
-    n_images_read: NotRequired[Count]  #: evaluations of images by all different candidates
-    hypervolume_share: NotRequired[float | None]  #: of the best front of the table, in [0, 1]
+    n_images_read: NotRequired[Count]  #: evaluated validation images, over all networks
+    #: hypervolume of the front as a fraction of that of the table's best front, in [0, 1]
+    hypervolume_share: NotRequired[float | None]
     seconds: NotRequired[dict[str, float]]  #: duration of each phase in s
     time_plan: NotRequired[dict[str, Any]]  #: division of ``minutes`` (``TimePlan``)
     elapsed_s: NotRequired[Annotated[float, NumberBounds(0)]]  #: of all commands of the run
     normalisation: NotRequired[dict[str, list[float]]]  #: ``mean`` and ``std`` by channel
-    processes: NotRequired[Count]  #: that evaluated candidates
-    python: NotRequired[str]  #: version
-    machine: NotRequired[dict[str, Any]]  #: see ``core.machine.describe``
+    processes: NotRequired[Count]  #: number of processes that evaluated candidates
+    python: NotRequired[str]  #: version of Python
+    machine: NotRequired[dict[str, Any]]  #: properties of the machine, such as ``cores``
     sha256: NotRequired[str]  #: of the other fields as JSON, see ``with_checksum``
 
 
@@ -181,8 +185,8 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
         option: Option that named the folder, for messages.
 
     Raises:
-        RunError: if there is no such folder, it is not a run, or its manifest is corrupt, was
-            changed, or is of another format.
+        RunError: if there is no such folder, it has no ``manifest.json``, or the manifest is
+            corrupt, does not have its checksum, lacks a field, or is of another format.
     """
     if path.is_file():
         raise RunError(f"{option}={path} is a file. {_advice_on_file(path, option)}")
@@ -230,10 +234,10 @@ def _advice_on_file(path: Path, option: str) -> str:
 
 
 def missing_front_error(path: Path) -> RunError:
-    """Return the error for a search without a front, with the command that fixes it.
+    """Return the error for a search without a front; its message says why, and what to do.
 
     Raises:
-        RunError: ``path`` is not a run.
+        RunError: ``path`` is not a run, or its manifest cannot be read.
     """
     manifest = read_manifest(path, "run")
     status = manifest.get("status", "running")
@@ -241,6 +245,11 @@ def missing_front_error(path: Path) -> RunError:
         folder = path.parent if "part_of" in manifest else path
         return RunError(
             f"run={path} has no front yet. Finish it with: hwnas resume {shlex.quote(str(folder))}"
+        )
+    if status == "finished by another":
+        return RunError(
+            f"run={path} has no front: another process of the study verified it. Name the folder "
+            "of that process."
         )
     return RunError(
         f"run={path} ended without a front: {status}. Start a new search with other limits."
@@ -273,5 +282,8 @@ def _require(content: Mapping[str, object], names: Iterable[str], at: str) -> No
 
 
 def accuracy_source(manifest: Mapping[str, Any]) -> str:
-    """Return the option ``accuracy`` of a search: ``supernet``, ``trained`` or ``table``."""
+    """Return the option ``accuracy`` of a search: ``supernet``, ``trained`` or ``table``.
+
+    Manifests without it are of searches with ``supernet``.
+    """
     return str(manifest.get("config", {}).get("accuracy") or "supernet")

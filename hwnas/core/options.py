@@ -52,8 +52,8 @@ def bounded(text: str, default: Any, reason: str = "", digest_key: str = "") -> 
     Args:
         text: The range, for example ``[0, 1)``.
         default: Default of the field.
-        reason: Reason for the upper end, added to the message about larger values.
-        digest_key: Name in digests, if the option was renamed: digests must not change.
+        reason: Reason for the upper end of the range, for messages.
+        digest_key: Earlier name of a renamed option: digests keep it, and so do not change.
     """
     return field(default=default, metadata={**limits(text, reason), "digest_key": digest_key})
 
@@ -65,7 +65,9 @@ def allowed_range(declared: "Field[Any]") -> AllowedRange | None:
 
 
 def check_bounds(options: Any, prefix: str = "") -> None:
-    """Check that all options of a dataclass are in their ranges.
+    """Check that the numbers in the fields of a dataclass are in their ranges.
+
+    Each number of a list or mapping is checked. ``None`` and nested dataclasses are not.
 
     Args:
         options: A dataclass instance.
@@ -84,7 +86,10 @@ def check_bounds(options: Any, prefix: str = "") -> None:
 
 
 def range_message(name: str, value: object, declared: "Field[Any]") -> str:
-    """Return the error message for a numeric option out of its range."""
+    """Return the error message for a numeric option that is out of its range.
+
+    It gives the reason for the upper end of the range if the value is above 1.
+    """
     interval = allowed_range(declared)
     assert interval is not None
     is_large = isinstance(value, int | float) and value > 1
@@ -122,10 +127,10 @@ def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
 class Option:
     """An option declared by a schema."""
 
-    name: str  #: dotted
-    hint: Any  #: type
-    default: Any  #: ``None`` if it has none
-    field: "dataclasses.Field[Any]"
+    name: str  #: dotted name, such as ``train.lr``
+    hint: Any  #: type of the value
+    default: Any  #: default; ``None`` also if it has none
+    field: "dataclasses.Field[Any]"  #: the field of the dataclass
 
 
 def iter_options(schema: type, prefix: str = "") -> Iterator[Option]:
@@ -143,12 +148,12 @@ def iter_options(schema: type, prefix: str = "") -> Iterator[Option]:
 
 
 def option_defaults(schema: type) -> list[tuple[str, Any]]:
-    """Return the dotted names of a schema's options with their defaults."""
+    """Return pairs of dotted name and default of all options, as in ``iter_options``."""
     return [(option.name, option.default) for option in iter_options(schema)]
 
 
 def nested_schema(hint: Any) -> type | None:
-    """Return the dataclass of a field type such as ``Schema | None``, if there is one."""
+    """Return the dataclass in a field type such as ``Schema | None``; ``None`` if it has none."""
     candidates = [hint, *typing.get_args(hint)]
     return next(
         (c for c in candidates if isinstance(c, type) and dataclasses.is_dataclass(c)), None
@@ -161,7 +166,10 @@ ADDED_AFTER_RELEASE = {"added_after_release": True}
 
 
 def fingerprint_options(options: "DataclassInstance") -> dict[str, Any]:
-    """Return the options that enter digests: all but later additions at their defaults."""
+    """Return the options that enter digests, by their name in digests.
+
+    Options with ``ADDED_AFTER_RELEASE`` are left out while they have their default.
+    """
     values = asdict(options)
     later = [f for f in fields(options) if f.metadata.get("added_after_release")]
     omitted = {f.name for f in later if values[f.name] == _default(f)}
@@ -170,7 +178,7 @@ def fingerprint_options(options: "DataclassInstance") -> dict[str, Any]:
 
 
 def digest(content: Any) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of JSON content."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of content written as JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ _NO_TITLE = re.compile(r"# (@package |\+?\w+=\S+$)|description: *[>|]")
 
 
 def without_folders(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return arguments without ``--config-dir DIR``, and the folders."""
+    """Return arguments without ``--config-dir DIR`` and ``-cd DIR``, and the folders ``DIR``."""
     remaining, folders, rest = [], [], iter(arguments)
     for argument in rest:
         option, _, value = argument.partition("=")
@@ -33,7 +33,8 @@ def without_folders(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
 def entries(folder: Path) -> dict[str, str]:
     """Return the title of each YAML file in a folder, by file name without suffix.
 
-    It is the first comment or, in a folder of the user's, the description, if there is one.
+    In folders of hwnas it is the first comment, else the value of ``description:``; in a folder of
+    the user's, first the description. It is ``""`` if a file has neither.
     """
     return {path.stem: _title(path) for path in sorted(folder.glob("*.yaml"))}
 

@@ -25,9 +25,8 @@ class ParetoFront(Generic[Item]):
     def __init__(self, maximise: Sequence[bool]):
         self._maximise = list(maximise)
         self.members: list[Item] = []
-        self.points: Array = np.zeros(
-            (0, len(self._maximise))
-        )  #: of the members, ``(n, objectives)``
+        #: objective values of the members, ``(n, objectives)``
+        self.points: Array = np.zeros((0, len(self._maximise)))
 
     def add(self, items: Sequence[Item], points: Points) -> list[Item]:
         """Add items; return the former members that are now dominated.
@@ -76,16 +75,18 @@ def non_dominated(
 def hypervolume(points: Array, reference: Sequence[float], maximise: Sequence[bool]) -> float:
     """Return the volume that ``points`` ``(n, objectives)`` dominate up to ``reference``.
 
-    Its unit is the product of the objectives' units.
+    Higher is better. Its unit is the product of the objectives' units. Points that do not dominate
+    the reference point add nothing.
     """
     sign = np.where(np.asarray(maximise), -1.0, 1.0)
     return float(moocore.hypervolume(points * sign, ref=np.asarray(reference) * sign))
 
 
 def igd_plus(points: Array, target: Array) -> float:
-    """Return IGD+, the mean distance of a target set from being weakly dominated by ``points``.
+    """Return IGD+: how far ``points`` are from dominating the points of ``target``, on average.
 
-    Both are ``(n, objectives)``, minimised. Source: Ishibuchi et al., "Modified distance
+    Lower is better, and 0 means that every point of ``target`` is dominated or equalled. Both are
+    ``(n, objectives)``, minimised. Source: Ishibuchi et al., "Modified distance
     calculation in generational distance and inverted generational distance", 2015,
     https://doi.org/10.1007/978-3-319-15892-1_8.
     """
@@ -93,19 +94,21 @@ def igd_plus(points: Array, target: Array) -> float:
 
 
 def epsilon_additive(points: Array, target: Array) -> float:
-    """Return the additive epsilon indicator: the shift for ``points`` to dominate a target set.
+    """Return the smallest decrease of all objectives by which ``points`` equal or dominate a set.
 
-    Both are ``(n, objectives)``, minimised. Source: Zitzler et al., "Performance assessment of
-    multiobjective optimizers", 2003, https://doi.org/10.1109/TEVC.2003.810758.
+    This additive epsilon indicator of the set ``target`` is better if lower, and below 0 if
+    no decrease is needed. Both are ``(n, objectives)``, minimised. Source: Zitzler et al.,
+    "Performance assessment of multiobjective optimizers", 2003,
+    https://doi.org/10.1109/TEVC.2003.810758.
     """
     return float(moocore.epsilon_additive(points, ref=target))
 
 
 def epsilon_multiplicative(points: Array, target: Array, maximise: Sequence[bool]) -> float:
-    """Return the multiplicative epsilon indicator of positive ``points`` and a target set.
+    """Return the factor by which ``points`` must improve to equal or dominate ``target``.
 
-    It is the factor by which ``points`` must improve to dominate the target set; both are
-    ``(n, objectives)``. Source: see ``epsilon_additive``.
+    This multiplicative epsilon indicator is better if lower, and at most 1 if no improvement is
+    needed. Both are positive, ``(n, objectives)``. Source: see ``epsilon_additive``.
     """
     return float(moocore.epsilon_mult(points, ref=target, maximise=list(maximise)))
 
@@ -113,8 +116,8 @@ def epsilon_multiplicative(points: Array, target: Array, maximise: Sequence[bool
 def r2(points: Array) -> float:
     """Return the R2 indicator of ``points`` of two non-negative objectives, both minimised.
 
-    It is the weighted Tchebycheff distance of the nearest point to 0, averaged over all weights
-    ``(w, 1 - w)``. Source: Schäpermeier and Kerschke, "R2 v2", 2025,
+    It is the smallest weighted Tchebycheff distance of a point from (0, 0), averaged over all
+    weights ``(w, 1 - w)``; lower is better. Source: Schäpermeier and Kerschke, "R2 v2", 2025,
     https://arxiv.org/abs/2407.01504.
     """
     return float(moocore.r2_exact(points, ref=np.zeros(2)))
@@ -123,8 +126,8 @@ def r2(points: Array) -> float:
 def attainment_surfaces(points: Array, sets: Array, percentiles: Sequence[float]) -> Array:
     """Return the points of attainment surfaces (minimised), ``(m, 3 or 4)``.
 
-    The last column is the percentile of the surface. At least a quarter of the sets reach or
-    dominate a point of the 25 % surface.
+    The columns are the objectives and the percentile of the surface. At least a quarter of the sets
+    equal or dominate each point of the 25 % surface.
 
     Args:
         points: Points of all sets, ``(n, 2 or 3)``.

@@ -57,7 +57,10 @@ def tune_process() -> None:
 
 
 def tune_worker(n: int) -> None:
-    """Begin a worker process, one of ``n`` among which the cores are divided."""
+    """Begin a worker process, one of ``n``: it uses its part of the cores, at least one.
+
+    A value of ``OMP_NUM_THREADS`` in the environment has priority.
+    """
     tune_process()
     threads = os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.available_cores() // n)))
     if "torch" in sys.modules:  # it read the variable when it was loaded
@@ -65,9 +68,9 @@ def tune_worker(n: int) -> None:
 
 
 def interrupt_on_signals() -> None:
-    """Let SIGTERM and Ctrl-C raise ``KeyboardInterrupt``, once: the state is being saved then.
+    """Let SIGTERM and Ctrl-C raise ``KeyboardInterrupt`` in the main thread.
 
-    After 10 seconds, another signal raises it again.
+    Further signals are ignored for 10 seconds, in which the state is saved.
     """
     handled_at = -math.inf
 
@@ -82,7 +85,7 @@ def interrupt_on_signals() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, even if the parent is killed."""
+    """End this worker process, without cleanup, when its parent ends or is killed."""
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 
@@ -113,7 +116,10 @@ class _SpawnedProcess(SpawnProcess):
 
 @final
 class CleanSpawnContext(SpawnContext):
-    """A ``multiprocessing`` context of processes that share nothing, to measure in."""
+    """A ``multiprocessing`` context of new processes (``spawn``), in which latency is measured.
+
+    They do not import the main module, and do not receive Ctrl-C.
+    """
 
     Process = _SpawnedProcess
 
@@ -131,8 +137,8 @@ class _WorkerProcess(ForkServerProcess):
 class WorkerContext(ForkServerContext):
     """A ``multiprocessing`` context of worker processes that start quickly.
 
-    They are forked from a process that has one thread. It has imported the modules of hwnas that
-    this process had when it started its first worker.
+    They are forked from a server process with one thread. It has imported the modules of hwnas that
+    this process had imported when it started its first worker. Workers do not receive Ctrl-C.
     """
 
     Process = _WorkerProcess

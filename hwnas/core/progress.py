@@ -16,7 +16,7 @@ class Progress(Protocol):
     def phase(
         self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> AbstractContextManager[Callable[[int], None]]:
-        """Return a context manager that yields ``advance(n_steps)``.
+        """Return a context manager that yields ``advance``; ``advance(n)`` counts ``n`` steps.
 
         Args:
             name: Name of the phase.
@@ -40,7 +40,7 @@ class NullProgress:
 
 
 class TimeLimitReached(Exception):
-    """A training was stopped by ``stop_trainings``; its checkpoint is saved.
+    """A training was stopped by :func:`stop_trainings`; its checkpoint is saved.
 
     Args:
         done: Number of completed steps.
@@ -57,10 +57,13 @@ _stop_at: ContextVar[float] = ContextVar("_stop_at", default=math.inf)
 
 @contextmanager
 def stop_trainings(at: float) -> Iterator[None]:
-    """Stop trainings within the context at a time of the monotonic clock.
+    """Stop trainings within the context that cannot end by ``at``.
 
-    They raise ``TimeLimitReached``, as soon as their measured step time shows that they will not
-    end in time.
+    They raise ``TimeLimitReached`` as soon as their measured step time shows it, see
+    :func:`must_stop`.
+
+    Args:
+        at: Value of ``time.monotonic()`` in seconds; infinite: no limit.
     """
     token = _stop_at.set(at)
     try:
@@ -70,7 +73,9 @@ def stop_trainings(at: float) -> Iterator[None]:
 
 
 def must_stop(elapsed_s: float, done: int, left: int) -> bool:
-    """Return whether a training must stop: it is late, or will be.
+    """Return whether a training has reached the time of ``stop_trainings``, or will miss it.
+
+    The remaining time is projected after 10 seconds of steps; 80 % of it must fit.
 
     Args:
         elapsed_s: Seconds of the steps since the start of the training, or since its resumption.

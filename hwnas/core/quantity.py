@@ -23,7 +23,7 @@ class Quantity:
     """
 
     value: float
-    source: QuantitySource
+    source: QuantitySource  #: how the value was obtained
     low: float | None = None  #: lower end of the interval; ``None`` if unknown
     high: float | None = None  #: upper end of the interval; ``None`` if unknown or unbounded
 
@@ -46,9 +46,9 @@ class Quantity:
 
     @property
     def log_widths(self) -> tuple[float, float]:
-        """Natural logarithms of value / lower end, and of upper end / value.
+        """Natural logarithms of value / lower end, and of upper end / value, both at least 0.
 
-        0 to an unknown end, infinite to an end at 0.
+        One is 0 if its end is unknown. The first is infinite if the lower end is 0 or less.
         """
         value = max(self.value, _TINY)
         below = math.inf if self.lower <= 0 else math.log(value / self.lower)
@@ -72,9 +72,10 @@ class Quantity:
 
 
 def from_log_widths(value: float, source: QuantitySource, below: float, above: float) -> Quantity:
-    """Return a positive quantity from its distances in logarithms, see ``Quantity.log_widths``.
+    """Return a quantity with an interval from ``below`` and ``above``.
 
-    Both 0: no interval. An infinite distance above: no upper end.
+    They are as in :attr:`Quantity.log_widths`. If both are 0, there is no interval; if ``above`` is
+    infinite, ``high`` is ``None``. The value is positive.
     """
     if below == above == 0:
         return Quantity(value, source)

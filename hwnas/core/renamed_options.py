@@ -59,7 +59,7 @@ def check_names(schema: str, arguments: Sequence[str]) -> None:
     """Check that no argument names a renamed or deleted option.
 
     Raises:
-        ConfigError: An argument does; the message names the replacement.
+        ConfigError: An argument does; the message says what to write instead.
     """
     for argument in arguments:
         option = argument.partition("=")[0].lstrip("+~")
@@ -70,7 +70,10 @@ def check_names(schema: str, arguments: Sequence[str]) -> None:
 
 
 def with_new_names(manifest: Any) -> Any:
-    """Return the content of a manifest with old names of options replaced by the new ones."""
+    """Return the content of a manifest with old names and values of options replaced by new ones.
+
+    Its ``config`` objects are changed in place.
+    """
     if not isinstance(manifest, dict):
         return manifest
     config, targets = manifest.get("config"), manifest.get("targets")

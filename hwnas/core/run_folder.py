@@ -95,7 +95,7 @@ class RunFolder:
         self._lock = None
 
     def discard_if_empty(self, *, refused: bool) -> None:
-        """Remove the files of a new run that failed before it had results.
+        """Remove the study of a new run that failed if there are no other files.
 
         Args:
             refused: The user's input was rejected: remove the manifest, too.
@@ -106,7 +106,7 @@ class RunFolder:
                 (self.path / name).unlink()
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Write the manifest; of an ended run with the digests of the files in the folder."""
+        """Write the manifest; unless its status is ``running``, with digests of the run's files."""
         ended = {} if manifest["status"] == "running" else {"files": file_digests(self.path)}
         self.write_json(_MANIFEST, {**manifest, **ended})
 
@@ -127,7 +127,7 @@ class RunFolder:
         return self.write_bytes(name, text.getvalue().encode())
 
     def write_or_remove_csv(self, name: str, rows: Sequence[Row]) -> None:
-        """Write rows as CSV; without rows, remove the file of an earlier end of the run."""
+        """Write rows as CSV; without rows, remove a file of that name, if there is one."""
         if rows:
             self.write_csv(name, rows)
         else:
@@ -150,9 +150,9 @@ class RunFolder:
 
 
 def file_digests(folder: Path) -> dict[str, str]:
-    """Return the hexadecimal SHA-256 of each file of a run that commands read.
+    """Return the hexadecimal SHA-256 of each file of a run, by path relative to the folder.
 
-    Keys are paths relative to the folder.
+    The manifest, the study, the report, ``front.png``, audits and hidden files are left out.
     """
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     names = (path.relative_to(folder) for path in paths)
@@ -167,7 +167,7 @@ def file_digests(folder: Path) -> dict[str, str]:
 def damaged_files(
     folder: Path, recorded: Mapping[str, str], names: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return what is wrong with files of a run: ``is missing``, or another text, by name.
+    """Return what is wrong with missing and changed files of a run: the end of a sentence, by name.
 
     Args:
         folder: The folder of the run.
@@ -193,7 +193,7 @@ def damaged_files(
 
 
 def to_table(rows: Sequence[Row]) -> "pa.Table":
-    """Return rows as an Arrow table; missing values are null."""
+    """Return rows as an Arrow table with the columns of all rows; missing values are null."""
     import pyarrow as pa
 
     return pa.table({column: [row.get(column) for row in rows] for column in _columns(rows)})
@@ -204,6 +204,8 @@ def open_run_folder(
     verb: str, directory: str | None, resume: str | None, *, shared: bool = False
 ) -> Iterator[tuple[RunFolder, Row]]:
     """Yield the locked folder of a run and its manifest (empty for a new run).
+
+    If the run fails before it has results, a new folder is removed.
 
     Args:
         verb: Verb of the run.
@@ -237,7 +239,7 @@ def open_run_folder(
 
 
 def initial_manifest(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row:
-    """Return the fields that manifests of all verbs have when a run starts, without secrets.
+    """Return the fields that manifests of all verbs have when a run starts, without passwords.
 
     ``earlier`` is the manifest of the run that is resumed; empty for a new run.
     """
@@ -304,7 +306,10 @@ DIFFERENCE_HINTS = {
 
 
 def default_path(verb: str, *, shared: bool = False) -> Path:
-    """Return a path ``runs/<verb>/<time>`` that does not exist."""
+    """Return a path ``runs/<verb>/<local time>`` that does not exist; it is not created.
+
+    With ``shared``, the name includes the host and the process.
+    """
     name = time.strftime("%Y-%m-%d_%H-%M-%S")
     if shared:
         name += f"_{socket.gethostname()}-{os.getpid()}"

@@ -69,11 +69,13 @@ def parse_json(text: str) -> Any:
     """Return the content of a JSON text as Python objects, as ``json.loads`` does.
 
     Raises:
-        CorruptFileError: if it is not JSON, has duplicate keys, NaN or infinity, or is nested too
-            deep.
+        CorruptFileError: if it is not JSON, has duplicate keys, NaN, infinity or an integer of
+            thousands of digits, or is nested too deep.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return json.loads(
+            text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
+        )
     except RecursionError:
         raise CorruptFileError("it is nested too deep") from None
     except json.JSONDecodeError as error:
@@ -100,7 +102,7 @@ def parse_yaml(text: str) -> Any:
         raise CorruptFileError(f"not YAML: {' '.join(str(error).split())}") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         raise CorruptFileError(f"duplicate key '{_first_duplicate(name for name, _ in pairs)}'")
@@ -164,7 +166,7 @@ def _count_values(node: Any, known: dict[int, int]) -> int:
 def read_npz(
     path: Path, names: Collection[str], max_bytes: int = MAX_ARRAY_BYTES
 ) -> "dict[str, NDArray[Any]]":
-    """Return the arrays of a numpy archive (``.npz``) by name, without those that are missing.
+    """Return arrays of a numpy archive (``.npz``) by name; names that it lacks are left out.
 
     Args:
         path: The file.
@@ -173,7 +175,8 @@ def read_npz(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CorruptFileError: if it is not a valid archive, or its arrays are too large.
+        CorruptFileError: if it is not a valid archive, has Python objects or two arrays of the
+            same name, or its arrays are too large.
     """
     if path.exists() and not path.is_file():
         raise CorruptFileError("it is not a regular file")
@@ -196,9 +199,10 @@ def read_npz(
 
 
 def array_names(path: Path) -> list[str]:
-    """Return the names of the arrays of a numpy archive.
+    """Return the names of the arrays of a numpy archive (``.npz``), in the order of the file.
 
     Raises:
+        FileNotFoundError: if there is no such file.
         CorruptFileError: if it is not a valid archive.
     """
     try:

@@ -38,10 +38,10 @@ OPEN = "open"  #: annotation of a TypedDict that allows unknown fields
 
 @dataclasses.dataclass(frozen=True)
 class NumberBounds:
-    """Smallest and largest number, or length of a text, list or object."""
+    """Allowed range of a number, or of the length of a text, list or object."""
 
-    minimum: float = -math.inf
-    maximum: float = math.inf
+    minimum: float = -math.inf  #: smallest number or length
+    maximum: float = math.inf  #: largest number or length
     exclusive: bool = False  #: refuse ``minimum`` itself
 
     def __str__(self) -> str:
@@ -52,7 +52,15 @@ class NumberBounds:
         return " and ".join(ends)
 
     def check(self, value: Any, at: str) -> None:
-        """Raise ``SchemaError`` if a value is out of bounds."""
+        """Check a value.
+
+        Args:
+            value: A number, or a text, list or object, whose length is checked.
+            at: Name of the value in messages.
+
+        Raises:
+            SchemaError: if the number or length is out of bounds.
+        """
         is_number = isinstance(value, (int, float))
         size = value if is_number else len(value)
         if not self.minimum <= size <= self.maximum or (self.exclusive and size == self.minimum):
@@ -92,7 +100,7 @@ def validate(kind: Any, value: Any, at: str = "") -> Any:
     return _convert(kind, value, at)
 
 
-def _bounded(args: tuple[Any, ...], value: Any, at: str) -> Any:
+def _check_annotated(args: tuple[Any, ...], value: Any, at: str) -> Any:
     if OPEN in args:
         return _record(args[0], value, at, is_open=True)
     result = validate(args[0], value, at)
@@ -177,7 +185,7 @@ def _fields(kind: Any) -> tuple[Mapping[str, Any], frozenset[str]]:
 
 def _union(kinds: tuple[Any, ...], value: Any, at: str) -> Any:
     """Return a value converted to the first alternative of the same JSON type."""
-    plain = [_plain(kind) for kind in kinds]
+    plain = [_without_annotation(kind) for kind in kinds]
     matching = [
         kind
         for kind, bare in zip(kinds, plain, strict=True)
@@ -194,7 +202,7 @@ def _union(kinds: tuple[Any, ...], value: Any, at: str) -> Any:
 _SPECIAL: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
     Required: lambda args, value, at: validate(args[0], value, at),
     NotRequired: lambda args, value, at: validate(args[0], value, at),
-    Annotated: _bounded,
+    Annotated: _check_annotated,
     Any: _anything,
     Literal: _literal,
     Union: _union,
@@ -202,7 +210,7 @@ _SPECIAL: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
 }
 
 
-def _plain(kind: Any) -> Any:
+def _without_annotation(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
@@ -300,7 +308,7 @@ def parse_row(kind: Any, row: Mapping[str, str], at: str) -> Any:
         at: Name of the row, for messages.
 
     Raises:
-        SchemaError: if a value is not of its type.
+        SchemaError: if a value is not of its type, or a required column is missing.
     """
     hints = get_type_hints(kind, include_extras=True)
     known = {name: _value(hint, row[name]) for name, hint in hints.items() if name in row}

@@ -37,7 +37,7 @@ def read_json(
         error: Class of the error to raise.
         called: Name of the file in messages; default: its path.
         newest: The newest ``format`` that this version reads; ``None`` for files without a format.
-        oldest: The oldest ``format``.
+        oldest: The oldest ``format`` that this version reads.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -62,7 +62,10 @@ def read_yaml(
     *,
     newest: int | None = None,
 ) -> T:
-    """Return the content of a YAML file converted to its type; see ``read_json``."""
+    """Return the content of a YAML file converted to its type.
+
+    Arguments and errors are those of :func:`read_json`; the oldest ``format`` is 1.
+    """
     return _load(
         kind,
         lambda: parse_yaml(read_text(path, MAX_YAML_BYTES)),
@@ -73,7 +76,7 @@ def read_yaml(
 
 
 def parse_json_as(kind: type[T], text: str, error: type[HwnasError], called: str) -> T:
-    """Return the content of a JSON text converted to its type; ``called`` is its name.
+    """Return the content of a JSON text converted to its type; messages name it ``called``.
 
     Raises:
         HwnasError: of class ``error``, if the text is not JSON or not of the type.
@@ -113,7 +116,7 @@ def _load(
 
 
 def check_format(content: Any, newest: int, *, oldest: int = 1) -> int:
-    """Return the format of a file's content; 1 if it has none.
+    """Return the number ``format`` of a file's content; 1 if it has none.
 
     Raises:
         SchemaError: if the format is not a whole number in the range that this version reads.
@@ -122,9 +125,12 @@ def check_format(content: Any, newest: int, *, oldest: int = 1) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
         raise SchemaError(f"'format' is {number!r}; allowed: a whole number")
     if not oldest <= number <= newest:
-        age = "a newer" if number > newest else "an earlier"
+        age, remedy = "an earlier", "Use that version, or create it again"
+        if number > newest:
+            age, remedy = "a newer", "Update hwnas"
         formats = str(newest) if oldest == newest else f"{oldest} to {newest}"
         raise SchemaError(
-            f"format {number} is from {age} version of hwnas; this version reads format {formats}"
+            f"format {number} is from {age} version of hwnas; this version reads format {formats}. "
+            f"{remedy}"
         )
     return number

@@ -144,7 +144,7 @@ class BackendContract:
     ) -> None:
         """``evaluate`` runs the written files in batches of any size, with outputs near torch's."""
         trained, images, expected = network
-        files = _built(artefacts, trained, tmp_path)
+        files = _write_files(artefacts, trained, tmp_path)
         outputs, cost = artefacts.evaluate(files, trained.graph, iter([images[:3], images[3:]]))
         _assert_near(outputs, expected, backend_target.dtype)
         assert not cost.reason
@@ -158,7 +158,7 @@ class BackendContract:
         network: tuple[TrainedNetwork, Floats, Floats],
         tmp_path: Path,
     ) -> None:
-        files = _built(artefacts, network[0], tmp_path)
+        files = _write_files(artefacts, network[0], tmp_path)
         timings = artefacts.interleaved(files, files)
         assert (timings is not None) is description.measured
         if timings is not None:
@@ -201,7 +201,7 @@ class BackendContract:
         _assert_near(session.run(images), expected, "int8")
 
 
-def _built(artefacts: Artefacts, trained: TrainedNetwork, folder: Path) -> dict[str, Path]:
+def _write_files(artefacts: Artefacts, trained: TrainedNetwork, folder: Path) -> dict[str, Path]:
     """Return the files of a network by suffix."""
     files = {}
     for suffix, content in artefacts.build(trained).items():

@@ -30,7 +30,7 @@ def test_hydra_options_use_hydra(
     monkeypatch.setattr(dispatch, "compose", compose)
     monkeypatch.setattr(dispatch, "_prepare", lambda *_: "/")
     monkeypatch.setattr(dispatch, "_run_hydra", lambda _: None)
-    assert dispatch._composed("search", "search", [argument]) == ["ours"] * (not by_hydra)
+    assert dispatch._configurations("search", "search", [argument]) == ["ours"] * (not by_hydra)
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
