@@ -9,8 +9,6 @@ from hwnas.analysis.page.data import PageTable
 from hwnas.analysis.speedup import AccuracyLevel, AccuracyRange, CostRatio, Speedup
 from hwnas.tasks.metrics import is_metric, metric_of
 
-_ROUNDING = 1e-9  # of a ratio
-
 
 @dataclass(frozen=True)
 class FrontLabels:
@@ -195,31 +193,22 @@ def ratio_text(value: float) -> str:
 
 
 def _ratio_verdict(speedup: Speedup, whole: AccuracyRange, labels: FrontLabels) -> str:
-    low, high = whole.lowest, whole.highest
+    low, high, worst = whole.lowest, whole.highest, whole.worst
     first, last = (quality_amount(speedup, whole.levels[i].quality) for i in (0, -1))
     span = f"from {first} to {last}" if first != last else f"at {first}"
-    text = f"{labels.lead}: {span} {speedup.quality.title} {labels.front} is "
-    if low.value >= 1 - _ROUNDING and high.value <= 1 + _ROUNDING:
-        return f"{text}as {_adjective(speedup.cost)} as {labels.baseline}."
-    text += _comparison(speedup.cost, low.value, high.value)
-    worst, several = whole.worst, len(whole.levels) > 1
     ratios = " to ".join(dict.fromkeys(map(ratio_text, (low.value, high.value))))
-    mean = f"geometric mean {ratio_text(whole.mean.value)}{_interval(whole.mean)}; " * several
-    of = " of the lowest at any accuracy" if several else ""
-    lowest = f"lowest {ratio_text(low.value)}{_interval(low, of)}"
-    at = f"at {quality_amount(speedup, worst.quality)}"
+    text = (
+        f"{labels.lead}: {span} {speedup.quality.title}, {_ratio_name(speedup.cost)} {ratios} "
+        f"({direction(speedup.cost, labels.front, labels.baseline)})"
+    )
     costs = f"{amount(speedup.cost, worst.front)} against {amount(speedup.cost, worst.baseline)}"
-    way = direction(speedup.cost, labels.front, labels.baseline)
-    return f"{text}: {_ratio_name(speedup.cost)} {ratios} ({way}; {mean}{lowest}, {at}: {costs})."
-
-
-def _comparison(cost: Objective, low: float, high: float) -> str:
-    word = "faster" if _adjective(cost) == "fast" else "cheaper"
-    if low > 1 + _ROUNDING:
-        return word
-    if low >= 1 - _ROUNDING:
-        return f"{word} or equal"
-    return f"not {word} {'at any level' if high <= 1 + _ROUNDING else 'everywhere'}"
+    if len(whole.levels) == 1:
+        return f"{text}{_interval(low)}: {costs}."
+    lowest = f"{ratio_text(low.value)}{_interval(low, ' of the lowest at any accuracy')}"
+    return (
+        f"{text}, geometric mean {ratio_text(whole.mean.value)}{_interval(whole.mean)}. Lowest: "
+        f"{lowest}, at {quality_amount(speedup, worst.quality)}: {costs}."
+    )
 
 
 def _interval(ratio: CostRatio, of: str = "") -> str:

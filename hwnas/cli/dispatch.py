@@ -159,7 +159,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     Raises:
         HwnasError: an error that the user can fix; the message says how.
     """
-    display, arguments = _display(arguments)
+    display, arguments = _display(verb, arguments)
     token = DISPLAY.set(display)
     try:
         _run_verb(verb, with_names(verb, arguments))
@@ -167,8 +167,18 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
         DISPLAY.reset(token)
 
 
-def _display(arguments: Sequence[str]) -> tuple[Display, list[str]]:
-    """Return the options of the output, and the other arguments."""
+def _display(verb: str, arguments: Sequence[str]) -> tuple[Display, list[str]]:
+    """Return the options of the output, and the other arguments.
+
+    Raises:
+        ConfigError: ``--all`` is given, and the verb prints no front.
+    """
+    if "--all" in arguments and verb not in ("search", "resume"):
+        raise ConfigError(
+            f"--all is not supported by 'hwnas {verb}': it lists all networks of a finished search "
+            "(hwnas resume RUN --all). Remove it"
+            f"{'; pick=all exports the whole front' * (verb == 'export')}."
+        )
     flags = {"--all": "everything", "json=true": "as_json"}
     chosen = {flags[a]: True for a in arguments if a in flags}
     return Display(**chosen), [a for a in arguments if a not in (*flags, "json=false")]

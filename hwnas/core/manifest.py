@@ -169,7 +169,7 @@ MODEL_SUFFIXES = (".pt", ".pth", ".onnx", ".tflite", ".safetensors")
 OWN_MODEL = (
     "hwnas searches its own network families; it does not start from a model of your own. For a "
     "network for the same data: hwnas search +target=NAME dataset=images dataset.path=DIR. To "
-    "prune or quantise your own model: NVIDIA ModelOpt or Torch-Pruning. To time an ONNX model: "
+    "prune your own model: Torch-Pruning; to convert it to int8: LiteRT. To time an ONNX model: "
     "hwnas profile +target=NAME genotype=MODEL.onnx."
 )
 #: Required options of a search: of all searches, and of those in search spaces.

@@ -74,8 +74,8 @@ def unproven(folder: Path, recorded: Proof) -> str:
     code = f" This version writes other code in {', '.join(other)}." if other else ""
     c_code = " the C code," if _ARRAY in recorded["files"] else ""
     return (
-        f"Unproven without a signature: {CARD},{c_code} training, origin and costs (+target=... "
-        f"measures costs again).{code}"
+        f"Not checked, as only a signature (key=public.pem) proves it: {CARD},{c_code} training, "
+        f"origin and costs (+target=... measures costs again).{code}"
     )
 
 

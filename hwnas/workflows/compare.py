@@ -97,7 +97,12 @@ def compare_runs(
         folder.write_json("manifest.json", manifest)
     files, tables = _files(report), report.tables
     return ComparisonResult(
-        path, report.words.sentences, tables, "indicators", files, report.comparison
+        path,
+        [report.words.verdict, *report.words.findings],
+        tables,
+        "indicators",
+        files,
+        report.comparison,
     )
 
 

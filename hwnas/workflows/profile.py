@@ -146,12 +146,12 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
         DeviceError: the device does not respond.
     """
     check_device(config)
+    reading = config
     if config.dataset.is_files:  # only the shape and the classes of the images are needed
-        config = dataclasses.replace(
-            config, dataset=dataclasses.replace(config.dataset, in_memory=False)
-        )
+        undecoded = dataclasses.replace(config.dataset, in_memory=False)
+        reading = dataclasses.replace(config, dataset=undecoded)
     with reporter.timed("Load data"):
-        parts, data = read_networks(config, reporter)
+        parts, data = read_networks(reading, reporter)
     reporter.say(data.notes)
     if config.is_offline:
         return ProfileResult(*profile_offline(config, parts, reporter))

@@ -128,6 +128,8 @@ def next_to_measure(
 ) -> list[Genotype]:
     """Return the networks of a search whose measurement is most informative about its front.
 
+    Networks that the device model was measured with come only if there are no others.
+
     Raises:
         TableError: no candidate has both an accuracy and a latency.
     """
@@ -138,12 +140,16 @@ def next_to_measure(
             "No candidate of the search is completely scored and has a latency. Search with "
             "latency_ms among the objectives first."
         )
-    features = device.encoded([lower(candidate.genotype) for candidate in pool])
+    graphs = [lower(candidate.genotype) for candidate in pool]
+    features, measured = device.encoded(graphs), device.measured.rows()
     ms, std = device.predictor.predict(features)
+    weights = _on_front(pool, ms, std)
+    new = [i for i, rows in enumerate(operator_work(graphs).rows()) if rows not in measured]
+    offered = np.array(new or range(len(pool)))
     order = device_file.select_next_networks(
-        features, n, device.predictor, _on_front(pool, ms, std)
+        features[offered], n, device.predictor, weights[offered]
     )
-    return [pool[i].genotype for i in order]
+    return [pool[i].genotype for i in offered[order]]
 
 
 def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:

@@ -66,7 +66,7 @@ def test_interrupted_sweep_names_its_folders(
         return
     folder = r"runs/multirun/[-_\d]+"
     assert re.search(rf"started searches are in {folder}; the last one is {folder}/1\. ", line)
-    assert re.search(rf"the last one with: hwnas search run\.resume={folder}/1$", line)
+    assert re.search(rf"the last one with: hwnas resume {folder}/1$", line)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_no_arguments_list_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["compress", "model.PT"], "run=model.PT: hwnas searches its own network families"),
         (["export", "a.onnx", "pick=all"], "genotype=MODEL.onnx"),
         (["verify", "model.tflite"], "export=model.tflite: hwnas searches"),
-        (["search", "resnet.pth"], "NVIDIA ModelOpt or Torch-Pruning"),
+        (["search", "resnet.pth"], "Torch-Pruning; to convert it to int8: LiteRT"),
         (["search", "+target=npu", "epochs=3"], "mean 'train.epochs' or 'finish.epochs'?"),
         (
             ["search", "+target=npu", "budget.latency=3"],

@@ -1,6 +1,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ from hwnas.hardware.device_models.predictor import DevicePrior
 from hwnas.models.families import get
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas.candidates import Candidate
+from hwnas.workflows.profile_kit import next_to_measure
 from tests.conftest import target, with_settings
 
 
@@ -58,6 +61,28 @@ def device(known: OperatorWork, truth: Floats, n: int) -> tuple[MeasuredDevice, 
     pool = np.arange(200)
     chosen = pool[select_first_networks(FeatureEncoder(known, 1)(known)[pool], n, DevicePrior())]
     return MeasuredDevice(known[pool], known[chosen], truth[chosen], 1, "float32-1t-b1", ()), chosen
+
+
+def test_measured_networks_are_proposed_last(
+    small: SearchSpace, task: Signature, known: OperatorWork, truth: Floats
+) -> None:
+    family, rng = get(small.family), random.Random(0)
+    candidates = [
+        Candidate(
+            i,
+            small.sample(rng),
+            {"accuracy": Quantity(0.5, "measured"), "latency_ms": Quantity(ms, "modelled")},
+        )
+        for i, ms in enumerate(truth[:40].tolist())
+    ]
+    described = MeasuredDevice(known, known[np.arange(30)], truth[:30], 1, "float32-1t-b1", ())
+    measured = {candidate.id for candidate in candidates[:30]}
+    lower = partial(family.lower, small, signature=task)
+    for proposed in (candidates, candidates[:30]):
+        order = [g.id for g in next_to_measure(described, proposed, lower, 8)]
+        assert len({*order}) == len(order) == 8
+        new = {c.id for c in proposed} - measured
+        assert {*order} <= (new or measured)
 
 
 def test_operator_work_matches_networks(networks: list[Graph], known: OperatorWork) -> None:
