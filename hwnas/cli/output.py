@@ -108,7 +108,7 @@ def print_result(
 
 
 def stored_option(storage: str | None) -> str:
-    """Return `` study.storage=URL``, to append to a command; ``""`` if ``storage`` is ``None``.
+    """Return a space and ``study.storage=URL``, to append to a command; ``""`` for ``None``.
 
     Commands need it to find the study again: they do not take the URL from the run folder. The URL
     has no password.

@@ -37,19 +37,19 @@ def notes(front: TargetFront, manifest: Row) -> list[str]:
         *front.cascades.sentences,
         *front.exits.sentences,
         *(member.refusal for member in members if member.int8_is_slower),
-        f"{_capitalised(metric_of(task.metric).title)}: of the compiled file on the whole test "
+        f"{_capitalise(metric_of(task.metric).title)}: of the compiled file on the whole test "
         f"split, measured; in brackets: 95 %, {task.description.interval}.",
         f"Latency: {_sources(members, 'latency_ms')} (cost={parts.config.cost})"
-        f"{_interval_words(members)}. {_capitalised(target.caveat)}.",
+        f"{_interval_words(members)}. {_capitalise(target.caveat)}.",
         f"SRAM (activations) and flash (weights): {_sources(members, 'sram_kib')}.",
         f"Energy: {_sources(members, 'energy_mj')}{_energy_shares(members)}. "
-        f"{_capitalised(describe_energy(target))}.",
+        f"{_capitalise(describe_energy(target))}.",
         *(_derived_words(name, members, target) for name in derived_metrics_of(front)),
         f"Files in {front.folder.path}: {' '.join(_files(front))}",
     ]
 
 
-def _capitalised(text: str) -> str:
+def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -82,7 +82,7 @@ def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
             "points."
         )
     of = " and ".join(metric.needs)
-    return f"{_capitalised(metric.label)}: from {of}, {_sources(members, name)}{stated}."
+    return f"{_capitalise(metric.label)}: from {of}, {_sources(members, name)}{stated}."
 
 
 def _reading_words(front: TargetFront) -> list[str]:
@@ -159,7 +159,7 @@ def _energy_shares(members: Sequence[Member]) -> str:
 
 
 def whole_percents(values: Sequence[float]) -> list[int]:
-    """Return the shares of positive values in whole per cent, which add up to 100."""
+    """Return values, not all 0, in whole per cent of their sum; the results add up to 100."""
     shares = [100 * value / sum(values) for value in values]
     whole = [int(share) for share in shares]
     by_rest = sorted(range(len(shares)), key=lambda i: whole[i] - shares[i])

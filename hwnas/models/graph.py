@@ -12,10 +12,10 @@ Shape = tuple[int, int, int]  #: (C, H, W)
 
 @dataclass(frozen=True)
 class Signature:
-    """Numbers of input channels and of outputs (classes or values), given by the data set."""
+    """Numbers of channels and outputs of a network, given by the data set."""
 
-    in_channels: int
-    n_outputs: int
+    in_channels: int  #: channels of the images
+    n_outputs: int  #: classes, or predicted values
 
 
 #: Operators. ``mean`` is over H and W, ``layernorm`` over C; ``mul`` scales each channel of its
@@ -39,7 +39,7 @@ class OpSpec:
     out_shape: Shape  #: of one image
     kernel: int = 1  #: height and width of the window
     stride: int = 1
-    groups: int = 1  #: of a convolution; heads of attention
+    groups: int = 1  #: groups of a convolution, or heads of attention
     dtype: str = "int8"  #: ``int8`` or ``float32``
     batch: int = 1  #: images per inference
     #: Number of threads, if it is a choice of the network; 0: the target's.
@@ -74,7 +74,7 @@ class OpSpec:
 
     @functools.cached_property
     def depthwise(self) -> bool:
-        """True for depthwise convolutions, and for attention with several heads."""
+        """True if there are several groups: a depthwise convolution, or several attention heads."""
         return self.groups > 1
 
     @functools.cached_property
@@ -182,7 +182,7 @@ class Graph(Sequence[Node]):
 
 
 def max_integer(bits: int) -> int:
-    """Return the largest integer of symmetric weights with so many bits: 127 for 8."""
+    """Return the largest integer of symmetric weights with ``bits`` bits: 127 for 8."""
     return (1 << bits - 1) - 1
 
 

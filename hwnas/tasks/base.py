@@ -22,7 +22,7 @@ Targets = NDArray[Any]  #: targets of N images: class indices ``(N,)``, or n val
 Outputs = NDArray[Any]  #: outputs of a network, ``(N, n_outputs)``
 PerImageResults = NDArray[Any]  #: result per image, ``(N,)``: for example correct or not, or error
 Index = NDArray[np.intp]  #: indices of images, ``(n,)``
-Confusion = Mapping[str, Mapping[str, int]]  #: number of images by class and answer
+Confusion = Mapping[str, Mapping[str, int]]  #: number of images by true class, then predicted class
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class MetricLoss:
     """
 
     points: float  #: above 0 if the network is worse
-    low: float  #: lower end of the paired 95 % interval
+    low: float  #: lower end of its paired 95 % interval, in points
 
 
 class Task(Protocol):
@@ -108,7 +108,7 @@ class Task(Protocol):
 
     @property
     def description(self) -> TaskDescription:
-        """Texts about the task."""
+        """Texts about the task for model cards, tables and generated code."""
         ...
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Task(Protocol):
         ...
 
     def for_training(self, *, is_balanced: bool) -> Task:
-        """Return the task for training, whose results per image are summed over batches.
+        """Return the task whose results per image, summed over batches, ``has_learned`` gets.
 
         Args:
             is_balanced: Whether all classes have the same weight in the loss.
@@ -186,14 +186,17 @@ class Task(Protocol):
 
     @property
     def confidence(self) -> Callable[[Outputs], NDArray[Any]] | None:
-        """A function from outputs to confidences ``(N,)``; ``None`` if outputs have none.
+        """Function from outputs to confidences ``(N,)``; ``None`` if cascades are not possible.
 
         A cascade escalates the images with the lowest confidence.
         """
         ...
 
     def score_of_mean(self, mean: float, n: int) -> Quantity:
-        """Return the metric from its value over ``n`` images, with an interval if it has one."""
+        """Return the metric from the mean result of ``n`` images.
+
+        It has a 95 % interval only if the mean determines it.
+        """
         ...
 
     def has_learned(self, total: float, n: int) -> bool:
@@ -217,7 +220,7 @@ class Task(Protocol):
         ...
 
     def score_all(self, results: PerImageResults) -> Score:
-        """Return the score of a complete evaluation, see ``Score.per_image``."""
+        """Return the score of a complete evaluation from the results of all images, ``(N,)``."""
         ...
 
     def score_early(
@@ -346,7 +349,11 @@ class TaskType(Protocol):
 
 
 def normalised_label(label: Any) -> Any:
-    """Return a text without outer spaces, a whole number as ``int``, and ``None`` for NaN."""
+    """Return a label in its normal form.
+
+    Texts lose outer spaces, floats that are whole numbers become ``int``, and NaN and empty texts
+    become ``None``. Other labels are returned as they are.
+    """
     if isinstance(label, str):
         return label.strip() or None
     if not isinstance(label, float | Decimal):

@@ -77,7 +77,7 @@ class ClassificationTask:
 
     @property
     def description(self) -> TaskDescription:
-        """Texts about the task."""
+        """Texts about the task for model cards, tables and generated code."""
         majority = f", '{self.classes[np.argmax(self.counts)]}'" if self.counts else ""
         return TaskDescription(
             kind="image-classification",
@@ -171,7 +171,7 @@ class ClassificationTask:
 
     @property
     def confidence(self) -> Callable[[Outputs], NDArray[Any]] | None:
-        """Function from logits to the largest probability; ``None`` unless for accuracy."""
+        """Function from logits to the largest softmax probability; ``None`` unless for accuracy."""
         return largest_probability if self.metric == METRIC else None
 
     def score_of_mean(self, mean: float, n: int) -> Quantity:
@@ -214,14 +214,14 @@ class ClassificationTask:
         return 100 * (better - worse)
 
     def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
-        """Return the lost percentage points, with the lower end of a paired 95 % interval.
+        """Return the percentage points by which ``results`` are worse than ``reference``.
 
         Sources: Agresti, Categorical Data Analysis, 2013, section 11.1.1 (Wald's interval); for
         other metrics, Efron & Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
         """
         n = len(results)
         if self.metric != METRIC:
-            return _bootstrapped(self, results, reference)
+            return _bootstrap(self, results, reference)
         lost, won = int((reference & ~results).sum()), int((results & ~reference).sum())
         difference = (lost - won) / n
         deviation = math.sqrt(max(lost + won - (lost - won) ** 2 / n, 0.0)) / n
@@ -255,7 +255,7 @@ def _confusion(classes: Sequence[str], answers: Targets, targets: Targets) -> Co
     }
 
 
-def _bootstrapped(
+def _bootstrap(
     task: ClassificationTask, results: PerImageResults, reference: PerImageResults
 ) -> MetricLoss:
     """Return the degradation with a percentile interval over resampled images."""
@@ -301,9 +301,7 @@ class Classification:
             DataError: if a label is missing, invalid or out of range, the training split has only
                 one class, or another split has classes that it lacks.
         """
-        raw = {
-            split: [normalised_label(label) for label in labels] for split, labels in raw.items()
-        }
+        raw = {split: list(map(normalised_label, labels)) for split, labels in raw.items()}
         for split, labels in raw.items():
             _check_labels(f"{where}: split '{split}'", labels, names)
         values = set().union(*map(set, raw.values()))
@@ -312,7 +310,8 @@ class Classification:
         )
         classes = list(map(str, names or ordered))
         if len({*classes}) < len(classes):
-            raise DataError(f"{where}: two classes have one name, in {classes}. Rename one.")
+            name = max(classes, key=classes.count)
+            raise DataError(f"{where}: two classes have the name '{name}'. Rename one.")
         trained = set(raw["train"])
         if len(trained) < 2:
             (only,) = trained

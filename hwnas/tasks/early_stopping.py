@@ -121,7 +121,7 @@ def _strata(earlier: Bits, rng: np.random.Generator) -> list[_Stratum]:
     counts = earlier.sum(axis=0)
     classes = _classes(m)[counts]
     strata = []
-    inside, n_correct = _left_out(earlier, counts)
+    inside, n_correct = _leave_one_out(earlier, counts)
     for k in np.unique(classes):
         images = shuffled[classes[shuffled] == k]
         guess = float((counts[images].mean() + 0.5) / (m + 1))
@@ -132,7 +132,7 @@ def _strata(earlier: Bits, rng: np.random.Generator) -> list[_Stratum]:
     return strata
 
 
-def _left_out(earlier: Bits, counts: NDArray[np.int_]) -> tuple[Array, Array]:
+def _leave_one_out(earlier: Bits, counts: NDArray[np.int_]) -> tuple[Array, Array]:
     """Return numbers of images and of correct ones of each network in the others' strata."""
     m, _ = earlier.shape
     classes = _classes(m - 1)

@@ -18,7 +18,7 @@ _STEPS = 6  # of Newton's method; five suffice for any degrees of freedom
 def mean(errors: NDArray[np.floating]) -> Quantity:
     """Return the mean of errors ``(n,)`` as a measured quantity with its 95 % interval.
 
-    The interval is Student's t interval, cut off at 0.
+    The interval is Student's t interval, cut off at 0; its upper end is infinite for n < 2.
 
     Source: Student, "The probable error of a mean", Biometrika 1908,
     https://doi.org/10.1093/biomet/6.1.1.
@@ -29,7 +29,7 @@ def mean(errors: NDArray[np.floating]) -> Quantity:
 
 
 def half_width(values: NDArray[np.floating]) -> float:
-    """Return half the width of the 95 % interval of the mean of ``(n,)``; infinite for n < 2."""
+    """Return half the width of Student's 95 % interval of the mean; infinite for n < 2."""
     n = len(values)
     if n < 2:
         return math.inf

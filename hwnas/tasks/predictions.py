@@ -41,7 +41,7 @@ class PredictionSet:
     left_out: tuple[str, ...] = ()  #: models whose only predictions are of other weights
 
     def cascade(self, first: str, second: str, share: float) -> tuple[Quantity, float] | None:
-        """Return the accuracy of a cascade, and its confidence threshold.
+        """Return the accuracy of a cascade with its 95 % interval, and its confidence threshold.
 
         ``None`` if the set lacks a model.
 
@@ -63,10 +63,10 @@ class PredictionSet:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of one network on one split."""
+    """Predictions of one network on the images of one split."""
 
-    correct: NDArray[np.bool_]  #: ``(images,)``
-    confidence: NDArray[np.float64]  #: ``(images,)``
+    correct: NDArray[np.bool_]  #: whether each image is classified correctly, ``(images,)``
+    confidence: NDArray[np.float64]  #: ``(images,)``; higher is more confident
 
 
 def score_outputs(task: Task, outputs: Outputs, targets: Targets) -> list[Predictions]:

@@ -93,7 +93,7 @@ class RegressionTask:
 
     @property
     def description(self) -> TaskDescription:
-        """Texts about the task."""
+        """Texts about the task for model cards, tables and generated code."""
         n = len(self.values)
         return TaskDescription(
             kind="other",
@@ -219,7 +219,7 @@ class RegressionTask:
         confidence: float,
         rng: np.random.Generator,
     ) -> Score:
-        """Return the mean error, a prediction if evaluation stopped early."""
+        """Return the mean error of all images, or a predicted one if evaluation stopped early."""
         return early_stopping.read_error(per_sample, n, incumbent, confidence, rng)
 
     def points(self, better: float, worse: float) -> float:
@@ -231,7 +231,10 @@ class RegressionTask:
         return 100 * (worse - better) / self.guess_mae
 
     def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
-        """Return the increase of the mean error in ``points``, with a paired Student's t bound."""
+        """Return the increase of the mean error from ``reference`` to ``results`` in ``points``.
+
+        It has the lower end of a paired Student's t interval.
+        """
         differences = results.astype(np.float64) - reference
         scale = 100 / self.guess_mae
         points = scale * float(differences.mean())
@@ -299,7 +302,7 @@ class Regression:
             raise DataError(
                 f"{where}: value {constant[0] + 1} of every training image is "
                 f"{train[0, constant[0]]:g}: there is nothing to learn. Remove this target, or "
-                "add training images with others."
+                "add training images with other values."
             )
         _check_precision(where, exact)
         n = train.shape[1]

@@ -50,7 +50,11 @@ def family_of(space: SearchSpace) -> Family:
 
 
 def plugin_identity(name: str) -> tuple[str, ...]:
-    """Return ``(package, version)`` of a family from a package; ``()`` for built-in families."""
+    """Return ``(package, version)`` of a family from a package; ``()`` for other names.
+
+    Raises:
+        SpaceError: if several families have that name.
+    """
     point = _entry_point(name)
     return () if point is None or point.dist is None else (point.dist.name, point.dist.version)
 

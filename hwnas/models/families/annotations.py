@@ -54,7 +54,7 @@ def with_run_choices(space: SearchSpace, numbers: Mapping[str, Sequence[int]]) -
         numbers: Options of ``batch`` and ``threads``; without any, the space is returned.
 
     Raises:
-        SpaceError: if the space defines one of these choices itself, or ``threads``.
+        SpaceError: if the space defines ``threads``, or a choice in ``numbers``.
     """
     if _defines(space, THREADS):
         raise SpaceError(
@@ -257,7 +257,10 @@ WEIGHT_KEYS: Mapping[str, _WeightOption] = {
 
 
 def with_weight_options(graph: Graph, space: SearchSpace, genotype: Genotype) -> Graph:
-    """Return the graph of a genotype with its bits and sparsity of weights."""
+    """Return the graph with the bits and sparsity that the genotype gives to weights.
+
+    Operators on which an option has no effect, such as depthwise convolutions, stay as they are.
+    """
     if not weight_option_names(space):
         return graph
     values = space.values(genotype)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """Default training options of a family."""
+    """Default training options of a family, which ``train.*`` options replace."""
 
     optimiser: str  #: ``sgd`` (with Nesterov momentum), ``adamw`` or ``muon``
     lr: float  #: peak learning rate of the schedule
@@ -39,7 +39,7 @@ class Supernet(Protocol):
         ...
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        """Return a plain network with copies of the weights and equal outputs."""
+        """Return the network of a genotype with copies of its weights; outputs are equal."""
         ...
 
 
@@ -96,7 +96,7 @@ class BuiltInFamily:
 
     def check(self, space: SearchSpace) -> None:
         """Raise ``SpaceError`` if the space is not one of this family."""
-        _named(self.check_space)(space)
+        _import_attribute(self.check_space)(space)
 
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
         """Return the height and width of the (square) input images in pixels."""
@@ -104,7 +104,7 @@ class BuiltInFamily:
 
     def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
         """Return the graph of a genotype."""
-        graph = _named(f"{self.lowering}:lower")(
+        graph = _import_attribute(f"{self.lowering}:lower")(
             self._dimensions(space, genotype, signature), signature
         )
         return cast("Graph", graph)
@@ -112,17 +112,17 @@ class BuiltInFamily:
     def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
         """Return a network with new random weights."""
         dims = self._dimensions(space, genotype, signature)
-        return cast("nn.Module", _named(self.network)(dims, signature))
+        return cast("nn.Module", _import_attribute(self.network)(dims, signature))
 
     def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
         """Return a supernet with new random weights."""
-        return cast("Supernet", _named(self.supernet_class)(space, signature))
+        return cast("Supernet", _import_attribute(self.supernet_class)(space, signature))
 
     def _dimensions(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Any:
-        return _named(f"{self.lowering}:dimensions")(space, genotype, signature)
+        return _import_attribute(f"{self.lowering}:dimensions")(space, genotype, signature)
 
 
-def _named(name: str) -> Any:
+def _import_attribute(name: str) -> Any:
     """Return an attribute of a module of this folder; it is imported when it is needed."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(f"hwnas.models.families.{module}"), attribute)

@@ -35,7 +35,7 @@ def closest_value(values: Mapping[str, Option], place: str, key: str) -> Option:
 class ReadNames:
     """The names that a family reads from a search space."""
 
-    network: tuple[str, ...]  #: such as ``stem.width``
+    network: tuple[str, ...]  #: names of the whole network, such as ``stem.width``
     stage: tuple[str, ...]  #: keys of ``stages.<i>.`` besides the depth
     block: tuple[str, ...]  #: keys of ``stages.<i>.blocks.<j>.``, of its stage or of the space
     #: Names with a default: of the network, keys of blocks, or full names of one block.
@@ -48,8 +48,8 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
     """Check that a space has the names that a family reads.
 
     Raises:
-        SpaceError: if a name is unknown, missing, or overridden for all blocks, a condition is not
-            allowed, or there is no stage.
+        SpaceError: if a name is unknown, missing, or without effect as all blocks override it, a
+            condition of ``when`` is not allowed, or there is no stage.
     """
     given, stages = {*space.names}, range(n_stages(space))
     if not stages:
@@ -73,7 +73,7 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
         elif key not in names.optional and name not in names.optional:
             missing.add(name)
     for name in sorted(given - known):
-        raise SpaceError(f"{_where(space)}: {_unknown(name, known)}")
+        raise SpaceError(f"{_where(space)}: {_unknown_message(name, known)}")
     _check_conditions(space, names, required)
     if missing:
         ordered = sorted(missing)
@@ -93,7 +93,7 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
         )
 
 
-def _unknown(name: str, known: Collection[str]) -> str:
+def _unknown_message(name: str, known: Collection[str]) -> str:
     """Return the message on an unknown name: about the numbers of stages, or with similar names."""
     if name.startswith("stages.") and name.split(".")[1].isdecimal():
         stages = {n.split(".")[1] for n in known if n.startswith("stages.")}

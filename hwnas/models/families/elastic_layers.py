@@ -38,7 +38,7 @@ _copies: ContextVar[list[tuple[nn.Module, nn.Module]] | None] = ContextVar("copi
 
 @contextmanager
 def weight_rounding(rounding: Rounding) -> Iterator[None]:
-    """Round the weights of elastic layers in this context and thread."""
+    """Apply ``rounding`` to the weights of its elastic layers in this context and thread."""
     token = _rounding.set(rounding)
     try:
         yield
@@ -196,7 +196,7 @@ class ElasticNorm(nn.Module):
         return F.batch_norm(x, None, None, weight, bias, training=True)
 
     def copy_to(self, norm: nn.BatchNorm2d) -> None:
-        """Copy the first channels to a plain batch norm."""
+        """Copy the first channels, with running statistics, to a plain batch norm."""
         c = norm.num_features
         mean, var = norm.running_mean, norm.running_var
         assert mean is not None
@@ -238,6 +238,11 @@ class ElasticPixelLinear(nn.Module):
 
     With ``parts`` above 1 the output is that many concatenated tensors, such as queries, keys and
     values; it uses the first channels of each.
+
+    Args:
+        shape: Largest numbers of input channels, and of output channels of a part.
+        act: Activation, see ``layers.activation``.
+        parts: Number of parts.
     """
 
     def __init__(self, shape: tuple[int, int], act: str = "", parts: int = 1):

@@ -46,7 +46,7 @@ class ReLU6(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Clamp ``x``, of any shape, to [0, 6] in place, and return it."""
         if torch.is_grad_enabled() and x.requires_grad:
             out: Tensor = _ReLU6.apply(x)  # type: ignore[no-untyped-call]
             return out
@@ -167,7 +167,12 @@ class Attention(nn.Module):
 
 
 def attention(x: Tensor, heads: int) -> Tensor:
-    """Return attention of queries, keys and values, ``(N, 3 C, H, W)`` to ``(N, C, H, W)``."""
+    """Return softmax attention among all pixels, ``(N, C, H, W)``.
+
+    Args:
+        x: Queries, keys and values, in this order, ``(N, 3 C, H, W)``.
+        heads: Number of heads.
+    """
     n, _, h, w = x.shape
     parts = x.permute(0, 2, 3, 1).reshape(n, h * w, 3, heads, -1).permute(2, 0, 3, 1, 4)
     mixed = F.scaled_dot_product_attention(parts[0], parts[1], parts[2])
@@ -183,7 +188,7 @@ class Add(nn.Module):
         self.act = activation(act)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """Both ``(N, C, H, W)``."""
+        """Return ``act(a + b)``, all ``(N, C, H, W)``."""
         out: Tensor = self.act(a + b)
         return out
 
@@ -193,7 +198,7 @@ class Gate(nn.Module):
     """Product of each channel with its factor."""
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        """``(N, C, H, W)`` and ``(N, C)`` to ``(N, C, H, W)``."""
+        """Return ``x`` ``(N, C, H, W)`` times ``gate`` ``(N, C)``, ``(N, C, H, W)``."""
         return x * gate[:, :, None, None]
 
 
@@ -250,7 +255,7 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
 
 
 def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear | nn.LayerNorm:
-    """Return the layer with the weights of the operator ``name`` of a plain network."""
+    """Return the torch layer with the weights of the operator ``name`` of a plain network."""
     layer = module = network.get_submodule(name)
     if isinstance(module, ConvNormAct):
         layer = module.conv
@@ -267,7 +272,8 @@ def weights_of(
 ) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
     """Return weight and bias of each operator that has them, by the operator's name.
 
-    Shapes are torch's. Batch norm must be folded. Those of a layer norm are its scale and shift.
+    Shapes are torch's, and arrays share memory with the network. Batch norm must be folded. Weight
+    and bias of a layer norm are its scale and shift.
     """
     weights = {}
     for node in graph:

@@ -108,9 +108,10 @@ def is_identity_mean(op: OpSpec) -> bool:
 
 
 def fixed_scale(node: Node, scales: Mapping[str, QuantisationScale]) -> QuantisationScale | None:
-    """Return the scale that an operator's output must have; ``None`` if any will do.
+    """Return the scale that an operator's output must have; ``None`` if it can have any.
 
-    ``scales`` are those of the operators before it, by name.
+    A max pooling has the scale of its input, and a hard sigmoid covers [0, 1]. ``scales`` are those
+    of the image (``INPUT``) and of the operators before it, by name.
     """
     if node.op.base == "max_pool2d" or is_identity_mean(node.op):
         return scales[node.inputs[0]]

@@ -73,10 +73,10 @@ class SimulatedInt8(nn.Module):
 
         With ``every``, to the outputs of all exits and the last: ``(n_exits + 1, N, n_outputs)``.
         """
-        tensors = {INPUT: self._stored(INPUT, images)}
+        tensors = {INPUT: self._as_stored(INPUT, images)}
         for node in self._graph:
-            x = self._plain(node, [tensors[name] for name in node.inputs])
-            tensors[node.name] = self._stored(node.name, self._active(node, x))
+            x = self._compute(node, [tensors[name] for name in node.inputs])
+            tensors[node.name] = self._as_stored(node.name, self._activate(node, x))
         outputs = [tensors[name] for name in self._graph.outputs]
         return torch.stack(outputs) if every else outputs[-1]
 
@@ -84,11 +84,11 @@ class SimulatedInt8(nn.Module):
         """Return the int8 network with the present weights."""
         return quantise_with_scales(self.network, self._graph, self._scales)
 
-    def _stored(self, name: str, x: Tensor) -> Tensor:
+    def _as_stored(self, name: str, x: Tensor) -> Tensor:
         """Return a tensor as stored, in int8 or float."""
         return fake_quantise(x, self._scales.out[name]) if name in self._int8 else x
 
-    def _active(self, node: Node, x: Tensor) -> Tensor:
+    def _activate(self, node: Node, x: Tensor) -> Tensor:
         """Return the activation of an operator's result."""
         if node.in_float:
             return _IN_FLOAT[node.op.activation](x)
@@ -96,7 +96,7 @@ class SimulatedInt8(nn.Module):
             x = fake_quantise(x, self._scales.inner[node.name])
         return _ACTIVATIONS[node.op.activation](x)
 
-    def _plain(self, node: Node, inputs: list[Tensor]) -> Tensor:
+    def _compute(self, node: Node, inputs: list[Tensor]) -> Tensor:
         """Return the result of an operator before its activation."""
         op, x = node.op, inputs[0]
         match op.base:

@@ -22,7 +22,9 @@ from hwnas.models.int8.quantised_network import (
 
 
 def trim_kernel(quantised: QuantisedOp) -> QuantisedOp:
-    """Return the operator with the smallest equivalent kernel.
+    """Return a convolution with the smallest kernel that has the same result.
+
+    Other operators are returned as they are.
 
     On a single pixel, eight weights of a 3x3 convolution are multiplied by padding zeros. Compilers
     store and compute them nevertheless; without them the result is bit-identical.

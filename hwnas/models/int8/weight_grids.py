@@ -40,8 +40,11 @@ def steps(weight: Tensor, bits: int, by_channel: bool) -> Tensor:
 
 
 def integers(weight: Tensor, step: Tensor, bits: int) -> Tensor:
-    """Return weights divided by ``step``, rounded to integers of so many bits, as floats."""
-    return _nearest(weight / step.view(-1, *[1] * (weight.dim() - 1)), bits)
+    """Return weights divided by ``step``, rounded and clipped to integers of ``bits`` bits.
+
+    They are floats of the shape of ``weight``; ``step`` is as returned by :func:`steps`.
+    """
+    return _nearest_integers(weight / step.view(-1, *[1] * (weight.dim() - 1)), bits)
 
 
 def two_of_four(weight: Tensor) -> Tensor:
@@ -78,7 +81,7 @@ def _fit_grid(rows: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     return candidates, on_grid, (on_grid - rows).square_().sum(2).argmin(0)
 
 
-def _nearest(scaled: Tensor, bits: int) -> Tensor:
+def _nearest_integers(scaled: Tensor, bits: int) -> Tensor:
     return scaled.round().clamp(-max_integer(bits), max_integer(bits))
 
 

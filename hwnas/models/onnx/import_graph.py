@@ -97,7 +97,10 @@ class ImportedTensor:
         return rows[:, 0]
 
     def per_channel(self, constant: NDArray[Any]) -> NDArray[np.float64] | None:
-        """Return a constant by channel, ``(C,)``; ``None`` if it is not one number per channel."""
+        """Return a constant that broadcasts to the tensor as one number per channel, ``(C,)``.
+
+        ``None`` if it does not, or pixels of a channel have different numbers.
+        """
         channels, full = self.channels % self.shape[1], _broadcast(constant, self.positions.shape)
         if full is None:
             return None
@@ -106,7 +109,7 @@ class ImportedTensor:
         return result if np.array_equal(result[channels], full) else None
 
     def gated_by(self, gate: "ImportedTensor") -> bool:
-        """Return True if ``gate`` has one element for each channel."""
+        """Return True if ``gate`` broadcasts to this tensor with one element for each channel."""
         if gate.n_pixels > 1 or gate.shape[1] != self.shape[1] or not (gate.whole and self.whole):
             return False
         channels = _broadcast(gate.positions, self.positions.shape)
@@ -265,7 +268,7 @@ class OnnxNode:
         return f"ONNX node '{self.name}' ({self.kind})"
 
     def refused(self, reason: str) -> CompileError:
-        """Return the error that this node of the model is not supported, and why."""
+        """Return, not raise, the error that names this node and the reason."""
         return CompileError(f"{self}: {reason}.")
 
     def evaluate(self, feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

@@ -39,7 +39,7 @@ def fold(
     Raises:
         CompileError: if a node cannot be folded into an operator.
     """
-    needed = _needed(nodes, output)
+    needed = _needed_nodes(nodes, output)
     reads = Counter([output, *(source for node in needed for source in node.inputs)])
     folding = _Folding(reads, weights, origin)
     for node in needed:
@@ -50,7 +50,7 @@ def fold(
     }
 
 
-def _needed(nodes: Sequence[Node], output: str) -> list[Node]:
+def _needed_nodes(nodes: Sequence[Node], output: str) -> list[Node]:
     names, needed = {output}, []
     for node in reversed(nodes):
         if node.name in names:
@@ -88,7 +88,7 @@ class _Folding:
         elif kind in ACTIVATIONS:
             self._activate(node, into)
         else:
-            raise self._refused(
+            raise self._error(
                 node, "a product of two tensors is only supported as a part of attention"
             )
         assert into is not None
@@ -96,7 +96,7 @@ class _Folding:
 
     def _scale(self, node: Node, into: Node | None) -> None:
         if into is None or into.op.base not in WEIGHTED or into.op.activation:
-            raise self._refused(
+            raise self._error(
                 node, "a scale or shift must follow a convolution, linear layer or layer norm "
                 "that nothing else reads"
             )  # fmt: skip
@@ -109,14 +109,14 @@ class _Folding:
 
     def _activate(self, node: Node, into: Node | None) -> None:
         if into is None or into.op.base not in ACTIVATED or into.op.activation:
-            raise self._refused(
+            raise self._error(
                 node, "an activation must follow a convolution, linear layer, sum or gate that "
                 "has none and that nothing else reads"
             )  # fmt: skip
         kind = f"{into.op.kind}+{node.op.kind}"
         self.nodes[into.name] = replace(into, op=replace(into.op, kind=kind))
 
-    def _refused(self, node: Node, reason: str) -> CompileError:
+    def _error(self, node: Node, reason: str) -> CompileError:
         return CompileError(f"{self.origin[node.name]}: {reason}.")
 
 

@@ -25,7 +25,7 @@ _OPTIONS = {"is_causal": 0, "qk_matmul_output_mode": 0, "softcap": 0.0}
 
 
 def attention(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append an ``Attention`` node with inputs of three or four axes."""
+    """Append an ``Attention`` node with inputs of three or four axes; return its output."""
     options = {name: node.attributes.get(name, value) for name, value in _OPTIONS.items()}
     if options != _OPTIONS or any(node.inputs[3:]):
         raise node.refused(
@@ -46,7 +46,7 @@ def attention(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
         ]
     scale = node.attributes.get("scale", split[0].shape[-1] ** -0.5)
     sources = {queries.source, keys.source}
-    out = _mixed(
+    out = _append_attention(
         network, node, AttentionScores(sources, split[0], split[1], scale), mixed, split[2]
     )
     return (
@@ -57,9 +57,9 @@ def attention(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
 
 
 def product(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append the product of queries and keys, or of their softmax and values."""
+    """Append the product of queries and keys, or of their softmax and values; return it."""
     a, b = (network.values[name] for name in node.inputs)
-    scores = _scored(network, a, _SOFTMAX)
+    scores = _scores_of(network, a, _SOFTMAX)
     if scores is not None and a.curve is None:
         mixed = network.value(node, 1)
         if mixed.positions.shape[:-1] != a.positions.shape[:-1]:
@@ -68,7 +68,7 @@ def product(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
                 f"keys, {a.positions.shape}; allowed: values of the shape of queries and keys"
             )
         positions = mixed.positions.reshape(*scores.queries.shape[:3], -1)
-        out = _mixed(network, node, scores, mixed, positions)
+        out = _append_attention(network, node, scores, mixed, positions)
         return replace(out, positions=out.positions.reshape(mixed.positions.shape))
     lines = (import_graph.line(a.curve), import_graph.line(b.curve))
     scale = math.prod(line[0] if line and not line[1] else 0.0 for line in lines)
@@ -87,10 +87,10 @@ def product(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
 
 
 def softmax(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append the softmax of scores."""
+    """Append the softmax of products of queries and keys; return its output."""
     x = network.values[node.inputs[0]]
     axis = node.attributes.get("axis", -1 if node.opset >= 13 else 1)
-    scores, line = _scored(network, x, _SCORES), import_graph.line(x.curve)
+    scores, line = _scores_of(network, x, _SCORES), import_graph.line(x.curve)
     if scores is None or not line or line[1] or axis not in (-1, x.positions.ndim - 1):
         raise node.refused(
             "a softmax is only supported over the last axis of products of queries and keys, "
@@ -116,7 +116,9 @@ def _part(
     return replace(out, positions=out.positions.reshape(*rows, tokens))
 
 
-def _scored(network: ImportedNetwork, value: ImportedTensor, kind: str) -> AttentionScores | None:
+def _scores_of(
+    network: ImportedNetwork, value: ImportedTensor, kind: str
+) -> AttentionScores | None:
     """Return the scores of a value if it is such a part of attention, else ``None``."""
     tokens = value.shape[2:]
     if network.kinds[value.source] != kind or value.positions.shape[-2:] != tokens:
@@ -124,7 +126,7 @@ def _scored(network: ImportedNetwork, value: ImportedTensor, kind: str) -> Atten
     return network.scores[value.source] if value.in_order else None
 
 
-def _mixed(
+def _append_attention(
     network: ImportedNetwork,
     node: OnnxNode,
     scores: AttentionScores,
@@ -151,21 +153,21 @@ def _mixed(
 
 
 def convolution(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a convolution."""
+    """Append a convolution; return its output."""
     x, weight = network.image(node), network.constant(node, 1)
     assert weight is not None  # guaranteed by ONNX's checker
     kernel = [int(k) for k in weight.shape[2:]]
     groups = int(node.attributes.get("group", 1))
-    op = _windowed(node, "conv2d", x.image, len(weight), kernel, groups)
+    op = _window_operator(node, "conv2d", x.image, len(weight), kernel, groups)
     bias = _bias(network, node, 2, len(weight))
     name = network.append(node, op, (x.source,), (weight, bias))
     return import_graph.output_of(name, (x.shape[0], *op.out_shape))
 
 
 def max_pool(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a maximum over windows."""
+    """Append a maximum over windows; return its output."""
     x = network.image(node)
-    op = _windowed(node, "max_pool2d", x.image, x.shape[1], node.attributes["kernel_shape"])
+    op = _window_operator(node, "max_pool2d", x.image, x.shape[1], node.attributes["kernel_shape"])
     if node.attributes.get("ceil_mode", 0):
         size = math.ceil((x.shape[2] + 2 * op.padding - op.kernel) / op.stride) + 1
         wide = math.ceil((x.shape[3] + 2 * op.padding - op.kernel) / op.stride) + 1
@@ -178,7 +180,7 @@ def max_pool(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     )
 
 
-def _windowed(
+def _window_operator(
     node: OnnxNode, kind: str, shape: Shape, c_out: int, kernel: list[int], groups: int = 1
 ) -> OpSpec:
     """Return a convolution or pooling, if ``OpSpec`` can express it."""
@@ -213,7 +215,7 @@ def _pads(node: OnnxNode, shape: Shape, kernel: list[int], strides: list[int]) -
 
 
 def gemm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a linear layer."""
+    """Append a linear layer; return its output."""
     weight = network.constant(node, 1)
     assert weight is not None
     alpha, beta = (node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
@@ -224,7 +226,7 @@ def gemm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
 
 
 def matmul(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a linear layer without a bias, or a part of attention."""
+    """Append a linear layer without a bias, or a part of attention; return its output."""
     if all(name in network.values for name in node.inputs):
         return product(network, node)
     weight = network.constant(node, 1)
@@ -252,7 +254,7 @@ def _linear(
 
 
 def layer_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a layer normalisation over channels."""
+    """Append a layer normalisation over channels; return its output."""
     x = network.rows(node)
     axis = node.attributes.get("axis", -1)
     epsilon = node.attributes.get("epsilon", _EPSILON)
@@ -268,7 +270,7 @@ def layer_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
 
 
 def batch_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a batch norm."""
+    """Append a batch norm as scale and shift of each channel; return its output."""
     x = network.value(node)
     if node.attributes.get("training_mode", 0):
         raise node.refused("has training_mode=1; allowed: 0. Export the model in eval mode")
@@ -283,7 +285,7 @@ def batch_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
 
 
 def mean(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a mean over all pixels."""
+    """Append a mean over all pixels of each channel; return its output."""
     x, keep = network.value(node), True
     axes = tuple(range(2, x.positions.ndim))
     if node.kind == "ReduceMean":
@@ -313,7 +315,7 @@ def _covers_all(node: OnnxNode, x: ImportedTensor) -> bool:
 
 
 def arithmetic(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a sum, a gate, or a scale or shift by a constant."""
+    """Append a sum, a gate, or a scale or shift by a constant; return its output."""
     if any(name in network.constants for name in node.inputs):
         return _affine(network, node)
     a, b = network.value(node, 0), network.value(node, 1)

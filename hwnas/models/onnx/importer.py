@@ -72,9 +72,9 @@ def _add(network: ImportedNetwork, node: OnnxNode) -> None:
     elif node.kind == "Dropout" and read and not any(known[n] for n in names[2:]):
         network.values[node.outputs[0]] = read[names[0]]
     elif node.kind in _MOVES and list(read) == names[:1]:
-        network.values.update(_moved(node, read[names[0]], known))
+        network.values.update(_move(node, read[names[0]], known))
     else:
-        network.values[node.outputs[0]] = _computed(network, node, read, known)
+        network.values[node.outputs[0]] = _compute(network, node, read, known)
 
 
 def _outputs(node: OnnxNode, arrays: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -85,7 +85,7 @@ def _positions(read: dict[str, ImportedTensor]) -> dict[str, NDArray[Any]]:
     return {name: value.positions for name, value in read.items()}
 
 
-def _moved(
+def _move(
     node: OnnxNode, value: ImportedTensor, known: dict[str, NDArray[Any]]
 ) -> dict[str, ImportedTensor]:
     """Return outputs that are moved elements of a value."""
@@ -95,7 +95,7 @@ def _moved(
     return {name: replace(value, positions=a) for name, a in _outputs(node, arrays).items()}
 
 
-def _computed(
+def _compute(
     network: ImportedNetwork,
     node: OnnxNode,
     read: dict[str, ImportedTensor],

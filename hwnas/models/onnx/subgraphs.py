@@ -33,7 +33,7 @@ def read_fp32(model: bytes, graph: Graph) -> Weights:
         graph: The graph of the network.
 
     Raises:
-        CompileError: if the file is of another network.
+        CompileError: if the file is not valid ONNX, or of another network.
     """
     constants = _constants(model)
     return {node.name: _read_parameters(constants, node) for node in graph if node.op.n_params}
@@ -43,7 +43,7 @@ def read_int8(model: bytes, graph: Graph) -> QuantisedNetwork:
     """Return the network of a file of ``writer.write_int8``; arguments as of ``read_fp32``.
 
     Raises:
-        CompileError: if the file is of another network.
+        CompileError: if the file is not valid ONNX, or of another network.
     """
     constants, in_int8 = _constants(model), int8_tensors(graph)
 

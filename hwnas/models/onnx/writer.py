@@ -46,7 +46,7 @@ def write_fp32(graph: Graph, weights: Weights, *, any_batch: bool = False) -> by
     Args:
         graph: The graph, fused or not; its first operator has the batch size.
         weights: Weight (in torch's layout) and bias by operator; scale and shift of a layer norm.
-        any_batch: Allow any batch size instead.
+        any_batch: Allow any batch size instead of that of the graph.
 
     Raises:
         CompileError: if an operator cannot be written, or its weights are missing.
@@ -74,7 +74,7 @@ def write_int8(
 
     Args:
         network: The network.
-        any_batch: Allow any batch size.
+        any_batch: Allow any batch size, whatever ``batch`` is.
         batch: Batch size; default: that of the first operator.
         threads: Number of threads in the metadata; 0: that of the first operator.
 
@@ -95,7 +95,7 @@ def write_int8(
             weights = {} if op.real is None else {node.name: op.real}
             value = model.operator(node, inputs, _parameters(model, node, weights))
         else:
-            parameters = _dequantised(model, op, scales[node.inputs[0]])
+            parameters = _dequantise(model, op, scales[node.inputs[0]])
             value = model.quantised_operator(op, inputs, parameters)
         if node.name in in_int8:
             value = model.quantised(node.name, value, op.out)
@@ -239,18 +239,18 @@ class _OnnxModel:
 
     def _mean_of_rows(self, node: Node, rows: str) -> str:
         c, h, w = node.op.in_shape
-        tokens = self._reshaped(rows, (h * w, c), f"{node.name}/tokens")
+        tokens = self._reshape(rows, (h * w, c), f"{node.name}/tokens")
         axes = self.constant(f"{node.name}/axes", [1], np.int64)
         return self.node("ReduceMean", [tokens, axes], node.name, keepdims=0)
 
     def _attention(self, node: Node, rows: str) -> str:
         name, (c, h, w), heads = node.name, node.op.out_shape, node.op.groups
-        tokens = self._reshaped(rows, (h * w, 3 * c), f"{name}/tokens")
+        tokens = self._reshape(rows, (h * w, 3 * c), f"{name}/tokens")
         parts = [f"{name}/{part}:0" for part in ("query", "key", "value")]
         split = helper.make_node("Split", [tokens], parts, f"{name}/split", axis=2, num_outputs=3)
         self._nodes.append(split)
         mixed = self.node("Attention", parts, name, q_num_heads=heads, kv_num_heads=heads)
-        return self._reshaped(mixed, (c,), f"{name}/rows", h * w)
+        return self._reshape(mixed, (c,), f"{name}/rows", h * w)
 
     def _activation(self, kind: str, x: str, name: str) -> str:
         match kind:
@@ -276,20 +276,20 @@ class _OnnxModel:
         (c, h, w), x = value.shape, value.name
         if (h, w) != (1, 1):
             x = self.node("Transpose", [x], f"{name}/transpose", perm=(0, 2, 3, 1))
-        return _Value(self._reshaped(x, (c,), name, h * w), value.shape, rows=True)
+        return _Value(self._reshape(x, (c,), name, h * w), value.shape, rows=True)
 
     def _image(self, value: _Value, shape: Shape, name: str) -> _Value:
         if value.shape == shape and not value.rows:
             return value
         (c, h, w), x = shape, value.name
         if value.rows and (h, w) != (1, 1):
-            x = self._reshaped(x, (h, w, c), name)
+            x = self._reshape(x, (h, w, c), name)
             return _Value(
                 self.node("Transpose", [x], f"{name}/transpose", perm=(0, 3, 1, 2)), shape
             )
-        return _Value(self._reshaped(x, (c, h, w), name), shape)
+        return _Value(self._reshape(x, (c, h, w), name), shape)
 
-    def _reshaped(self, x: str, shape: tuple[int, ...], name: str, n: int = 1) -> str:
+    def _reshape(self, x: str, shape: tuple[int, ...], name: str, n: int = 1) -> str:
         """Append a reshape to ``n`` rows of a shape per image."""
         first = self._batch * n if isinstance(self._batch, int) else -1
         target = self.constant(f"{name}/shape", (first, *shape), np.int64)
@@ -339,7 +339,7 @@ def check_int8(graph: Graph) -> None:
             )
 
 
-def _dequantised(model: _OnnxModel, op: QuantisedOp, in_scale: QuantisationScale) -> list[str]:
+def _dequantise(model: _OnnxModel, op: QuantisedOp, in_scale: QuantisationScale) -> list[str]:
     """Append the dequantised weight and bias of an operator, if any; return their names."""
     if op.weights is None:
         return []

@@ -21,7 +21,7 @@ ONE_STAGE_EACH = (
 
 
 def find(name: str) -> Path:
-    """Return the file of a shipped space, or the given path to a YAML file.
+    """Return the file of a shipped space by name; a name that ends with ``.yaml`` is a path.
 
     Raises:
         SpaceError: if there is no such file.

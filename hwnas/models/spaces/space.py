@@ -127,7 +127,7 @@ class SearchSpace:
     these. A genotype has active choices only, so that a network has one id.
     """
 
-    name: str
+    name: str  #: name of the space, which ids of its genotypes depend on
     family: str  #: name of the family
     choices: Mapping[str, tuple[Option, ...]]  #: options by choice
     fixed: Mapping[str, Option]  #: values that all networks share, by name
@@ -239,9 +239,9 @@ class SearchSpace:
     @cached_property
     def _needs(self) -> Mapping[str, tuple[tuple[str, frozenset[Option]], ...]]:
         """For each choice, the names that it depends on and the values that activate it."""
-        return {name: tuple(self._needed(name)) for name in self.choices}
+        return {name: tuple(self._conditions(name)) for name in self.choices}
 
-    def _needed(self, name: str) -> Iterable[tuple[str, frozenset[Option]]]:
+    def _conditions(self, name: str) -> Iterable[tuple[str, frozenset[Option]]]:
         if match := BLOCK.fullmatch(name):
             depth = f"{match['stage']}.depth"
             deep = (n for n in self.options(depth) if int(n) > int(match["index"]))
@@ -266,7 +266,7 @@ class SearchSpace:
             if all((known[n] if n in known else self.fixed[n]) in ok for n, ok in needs):
                 undecided[name] = {n for n, _ in self._needs[name]} - {n for n, _ in needs}
         total = 1
-        for group in _connected(undecided):
+        for group in _connected_groups(undecided):
             # A choice that others depend on and that depends on nothing; if there is none, any.
             required = {n for name in group for n in undecided[name]}
             root = next((n for n in group if n in required and not undecided[n]), group[0])
@@ -292,7 +292,7 @@ def closest(names: Container[str], place: str, key: str) -> str | None:
     return None
 
 
-def _connected(needs: Mapping[str, set[str]]) -> list[list[str]]:
+def _connected_groups(needs: Mapping[str, set[str]]) -> list[list[str]]:
     """Return groups of names that do not depend on each other."""
     groups: list[set[str]] = []
     for name, others in needs.items():

@@ -29,7 +29,7 @@ class SpaceUnion:
         SpaceError: if two members or two choices have the same name.
     """
 
-    members: tuple[SearchSpace, ...]
+    members: tuple[SearchSpace, ...]  #: the spaces
 
     def __post_init__(self) -> None:
         names = [member.name for member in self.members]
@@ -98,7 +98,7 @@ class SpaceUnion:
 
     def assignment(self, genotype: Genotype) -> dict[str, Option]:
         """Return the options of a genotype by choice of the union, with the choice ``space``."""
-        return dict(_prefixed(genotype))
+        return dict(_prefixed_options(genotype))
 
     def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
         """Return the choice ``space``, and the names of the choices of the chosen member."""
@@ -172,17 +172,17 @@ def option_labels(
     For genotypes of several spaces, choices are prefixed with the space as in a union.
     """
     if len({genotype.space for genotype in genotypes}) > 1:
-        return _prefixed
+        return _prefixed_options
     return lambda genotype: genotype.options
 
 
-def _prefixed(genotype: Genotype) -> tuple[tuple[str, Option], ...]:
+def _prefixed_options(genotype: Genotype) -> tuple[tuple[str, Option], ...]:
     options = ((f"{genotype.space}.{name}", option) for name, option in genotype.options)
     return ((ROOT, genotype.space), *options)
 
 
 def space_names(value: object) -> list[str]:
-    """Return the names and paths of the spaces of the option ``search_space``.
+    """Return the names and paths of the spaces of the option ``search_space``, without folders.
 
     Args:
         value: A name, a path to a YAML file, a folder (for all spaces in it) of ``search_spaces/``

@@ -22,7 +22,7 @@ class Budget:
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)  #: by metric, in the metric's unit
-    name: str = "custom"
+    name: str = "custom"  #: name of the budget, for records and texts
 
     def __post_init__(self) -> None:
         for name, limit in self.limits.items():
@@ -49,7 +49,10 @@ class Budget:
         return Budget(numbers, name)
 
     def digested(self) -> dict[str, Any]:
-        """Return the name and all limits for digests; absent limits of base costs are ``None``."""
+        """Return ``name`` and the limits by metric, for digests of the configuration.
+
+        Base costs without a limit are ``None``.
+        """
         return {"name": self.name, **dict.fromkeys(BASE_COSTS), **self.limits}
 
     def __str__(self) -> str:
@@ -57,7 +60,7 @@ class Budget:
         return format_limits(self.limits)
 
     def violations(self, figures: Quantities) -> dict[str, float]:
-        """Return the violation of each limit as a fraction of the limit; see ``violations``."""
+        """Return the violation of each limit as a fraction of the limit; see :func:`violations`."""
         return violations(self.limits, figures)
 
     def met(self, figures: Quantities) -> frozenset[str]:
@@ -68,7 +71,7 @@ class Budget:
         return frozenset() if self.exceeded(figures) else frozenset([self.name])
 
     def exceeded(self, figures: Quantities) -> str:
-        """Return the violated limits as text; empty if quantities meet the budget."""
+        """Return the violated limits as text; see :func:`exceeded`."""
         return exceeded(self.limits, figures)
 
 
@@ -98,7 +101,11 @@ def violations(limits: Mapping[str, float], figures: Quantities) -> dict[str, fl
 
 
 def exceeded(limits: Mapping[str, float], figures: Quantities) -> str:
-    """Return the violated limits as text; empty if quantities meet all limits."""
+    """Return the violated limits as text, such as ``latency_ms 0.62 over budget 0.5``.
+
+    The number is the worse end of the quantity's interval. ``""`` if quantities meet all limits;
+    limits without a quantity count as met.
+    """
     return "; ".join(
         f"{name} {metric_of(name).binding(figures[name]):.4g} {violated_side(name)} budget "
         f"{limits[name]:g}"

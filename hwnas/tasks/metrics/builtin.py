@@ -46,13 +46,13 @@ def _power(figures: Quantities, target: TargetFacts) -> Quantity:
     source = latency.source if energy.source == "measured" else energy.source
     (energy_below, energy_above), (below, above) = energy.log_widths, latency.log_widths
     if energy.source == "modelled" and target.power is not None:
-        widths = _remaining(energy_below, below), _remaining(energy_above, above)
+        widths = _remaining_width(energy_below, below), _remaining_width(energy_above, above)
     else:
         widths = math.hypot(energy_below, above), math.hypot(energy_above, below)
     return from_log_widths(energy.value / latency.value, source, *widths)
 
 
-def _remaining(total: float, part: float) -> float:
+def _remaining_width(total: float, part: float) -> float:
     """Return what is left of a half-width if an independent part of it is taken out."""
     return total if math.isinf(total) else math.sqrt(max(0.0, total**2 - part**2))
 

@@ -43,7 +43,7 @@ class Metric:
     name: str  #: column in all files; it ends with the unit
     label: str  #: name in texts, without the unit
     unit: str = ""  #: empty for fractions, and for errors in the unit of the targets
-    maximise: bool = False
+    maximise: bool = False  #: whether higher is better; limits are lower limits then
     perfect: float | None = None  #: best possible value; only quality metrics have one
     worst: float | None = None  #: worst possible value, if there is one
     #: Computes the metric from the quantities in ``needs`` and the target's ``facts``; ``None`` for
@@ -58,7 +58,7 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Label with unit, for axes and table heads."""
+        """Label with unit, such as ``latency [ms]``, for axes and table heads."""
         return f"{self.label} [{self.unit}]" if self.unit else self.label
 
     @property
@@ -85,7 +85,7 @@ class Metric:
 
 
 def scale(quantity: Quantity, factor: float) -> Quantity:
-    """Return a quantity times a positive factor."""
+    """Return a quantity and its interval times a positive factor; the source stays."""
     low, high = (None if end is None else end * factor for end in (quantity.low, quantity.high))
     return Quantity(quantity.value * factor, quantity.source, low, high)
 

@@ -24,10 +24,13 @@ def all_metrics() -> Mapping[str, Metric]:
     """Return all metrics by name, in the order of columns.
 
     Raises:
-        ConfigError: if the metric of a package is invalid, or its name is taken.
+        ConfigError: if the metric of an installed package is invalid, or its name is taken.
     """
     metrics: dict[str, Metric] = {}
-    for metric in (*_ordered(_built_in()), *_ordered(map(_loaded, entry_points(group=GROUP)))):
+    for metric in (
+        *_in_column_order(_built_in_metrics()),
+        *_in_column_order(map(_load, entry_points(group=GROUP))),
+    ):
         if metric.name in metrics:
             raise ConfigError(
                 f"Two metrics are named '{metric.name}'. Uninstall the package that provides one "
@@ -38,7 +41,9 @@ def all_metrics() -> Mapping[str, Metric]:
 
 
 def metric_of(name: str) -> Metric:
-    """Return the metric of a column; ``npu.latency_ms`` is the latency on the target ``npu``.
+    """Return the metric of a column.
+
+    ``npu.latency_ms`` is the latency on the target ``npu``; its label begins with ``npu``.
 
     Raises:
         ConfigError: if there is no such metric.
@@ -65,7 +70,7 @@ def expected_costs(names: Iterable[str]) -> list[str]:
     return [name for name in names if metric_of(name).mean_of]
 
 
-def _ordered(metrics: Iterable[Metric]) -> list[Metric]:
+def _in_column_order(metrics: Iterable[Metric]) -> list[Metric]:
     def place(metric: Metric) -> tuple[int, str]:
         name = metric.name
         return (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)
@@ -73,11 +78,11 @@ def _ordered(metrics: Iterable[Metric]) -> list[Metric]:
     return sorted(metrics, key=place)
 
 
-def _built_in() -> Iterator[Metric]:
+def _built_in_metrics() -> Iterator[Metric]:
     return (value for value in vars(builtin).values() if isinstance(value, Metric))
 
 
-def _loaded(point: EntryPoint) -> Metric:
+def _load(point: EntryPoint) -> Metric:
     """Return the metric of an entry point.
 
     Raises:
@@ -98,7 +103,10 @@ def _loaded(point: EntryPoint) -> Metric:
             "Repair or uninstall the package."
         )
     if metric.name != point.name:
-        raise ConfigError(f"{where} is the metric '{metric.name}': give both the same name.")
+        raise ConfigError(
+            f"{where} refers to the metric '{metric.name}'. Give entry point and metric the same "
+            "name."
+        )
     return metric
 
 
@@ -130,7 +138,7 @@ def maximise_flags(names: Iterable[str]) -> list[bool]:
 
 
 def is_better(name: str, first: float, second: float) -> bool:
-    """Return True if the first of two values of a metric is better."""
+    """Return True if the first of two values of the metric ``name`` is better; False if equal."""
     return first > second if metric_of(name).maximise else first < second
 
 
@@ -166,7 +174,7 @@ def format_interval(name: str, figure: Quantity, form: str = ".4f", to: str = " 
 def perfect_value(name: str, values: Iterable[float]) -> float:
     """Return the best possible value of a quality metric.
 
-    100 for fractions if one of ``values`` is above 1, as they are then in per cent.
+    It is 1 for fractions, but 100 if one of ``values`` is above 1, as they are in per cent then.
     """
     best = metric_of(name).perfect
     assert best is not None

@@ -59,7 +59,7 @@ def test_fractions_show_decimals_and_units_digits() -> None:
     [
         ("heat_k = no_such_module:METRIC", "cannot be loaded: ModuleNotFoundError"),
         ("heat_k = own_metric:LABEL", "is no hwnas.tasks.metrics.Metric"),
-        ("warmth_k = own_metric:METRIC", "is the metric 'heat_k': give both the same name"),
+        ("warmth_k = own_metric:METRIC", "refers to the metric 'heat_k'"),
         ("latency_ms = own_metric:DUPLICATE", "Two metrics are named 'latency_ms'"),
     ],
 )

@@ -247,7 +247,7 @@ def test_unsupported_data_are_refused_in_one_line(
         ),
         (
             {"images": IMAGES, "targets": LABELS, "names": np.array(["a", "a"])},
-            "two classes have one name",
+            "two classes have the name",
         ),
     ],
 )

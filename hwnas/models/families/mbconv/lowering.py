@@ -46,11 +46,11 @@ class MBConvBlock:
     """
 
     name: str  #: ``stages.<i>.blocks.<j>``
-    stage: int
+    stage: int  #: index of the stage
     index: int  #: in the stage
     c_in: int  #: input channels
     c_out: int  #: output channels
-    kernel: int
+    kernel: int  #: height and width
     stride: int
     kind: str  #: a key of ``KIND_OPTIONS``
     activation: str
@@ -71,7 +71,7 @@ class MBConvBlock:
 
     @property
     def expands(self) -> bool:
-        """True if an inverted residual has a first 1x1 convolution."""
+        """True if an inverted residual begins with a 1x1 convolution that adds channels."""
         return self.c_mid != self.c_in
 
     @property
@@ -115,7 +115,10 @@ def dimensions(
 
 
 def dimensions_of_values(space: SearchSpace, values: Mapping[str, Option]) -> MBConvDimensions:
-    """Return the dimensions of a network from values by name; inactive choices may have one."""
+    """Return the dimensions of a network from values by name.
+
+    Values of choices that ``when`` makes inactive are used like others.
+    """
     reader = _Values(values)
     blocks: list[MBConvBlock] = []
     stem_width = width = reader.width("stem.width")

@@ -278,7 +278,7 @@ class MBConvSupernet(nn.Module):
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        """Return a plain network with copies of the weights."""
+        """Return the network of a genotype with copies of the shared weights."""
         dims = dimensions(self._space, genotype)
         network = MBConvNet(dims, self._task)
         self.stem.copy_to(network.stem)

@@ -40,8 +40,8 @@ class Residual(nn.Module):
 
     def __init__(self, block: ResidualBlock):
         super().__init__()
-        self.shortcut = nn.Identity() if block.shortcut is None else _plain(block.shortcut)
-        self.convs = nn.Sequential(*map(_plain, block.convs))
+        self.shortcut = nn.Identity() if block.shortcut is None else _plain_layer(block.shortcut)
+        self.convs = nn.Sequential(*map(_plain_layer, block.convs))
         self.add = Add(block.act)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Residual(nn.Module):
         return out
 
 
-def _plain(conv: Conv) -> nn.Module:
+def _plain_layer(conv: Conv) -> nn.Module:
     return ConvNormAct((conv.c_in, conv.c_out), conv.kernel, conv.stride, 1, conv.act)
 
 
@@ -60,7 +60,7 @@ class ResidualNetwork(nn.Module):
 
     def __init__(self, dims: ResNetDimensions, signature: Signature):
         super().__init__()
-        self.stem = _plain(dims.stem)
+        self.stem = _plain_layer(dims.stem)
         self.stem_pool = stem_pool(dims)
         self.stages = stages(dims.blocks, Residual)
         self.pool = Mean()
@@ -82,8 +82,8 @@ class ElasticResidual(nn.Module):
 
     def __init__(self, largest: ResidualBlock):
         super().__init__()
-        self.shortcut = None if largest.shortcut is None else _elastic(largest.shortcut)
-        self.convs = nn.ModuleList(map(_elastic, largest.convs))
+        self.shortcut = None if largest.shortcut is None else _elastic_layer(largest.shortcut)
+        self.convs = nn.ModuleList(map(_elastic_layer, largest.convs))
         self.add = Add(largest.act)
 
     def forward(self, x: Tensor, block: ResidualBlock) -> Tensor:
@@ -98,7 +98,7 @@ class ElasticResidual(nn.Module):
         return out
 
 
-def _elastic(conv: Conv) -> ElasticConv:
+def _elastic_layer(conv: Conv) -> ElasticConv:
     return ElasticConv((conv.c_in, conv.c_out), conv.kernel, conv.stride, False, conv.act)
 
 
@@ -110,7 +110,7 @@ class ResidualSupernet(nn.Module):
         super().__init__()
         self._space, self._task = space, signature
         largest = dimensions(space, space.largest(), signature)
-        self.stem = _elastic(largest.stem)
+        self.stem = _elastic_layer(largest.stem)
         self.stem_pool = stem_pool(largest)
         # `largest` has the maximum input width of the first block of each stage.
         self.stages = stages(largest.blocks, ElasticResidual)
@@ -131,7 +131,7 @@ class ResidualSupernet(nn.Module):
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        """Return a plain network with copies of the weights."""
+        """Return the network of a genotype with copies of the shared weights."""
         dims = dimensions(self._space, genotype, self._task)
         network = ResidualNetwork(dims, self._task)
         for conv in dims.convs():

@@ -154,7 +154,7 @@ class ViTSupernet(nn.Module):
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        """Return a plain network with copies of the weights."""
+        """Return the network of a genotype with copies of the shared weights."""
         dims = dimensions(self._space, genotype)
         network = VisionTransformer(dims, self._task)
         self.patches.copy_to(network.patches)
