@@ -52,7 +52,9 @@ class AuditResult:
 
     path: Path  #: the folder of the search
     findings: Sequence[AuditFinding]  #: one per audited network
-    leaving: Mapping[str, str]  #: ``leaves front`` for each member that would, by its id
+    #: ``leaves front`` by id, for audited front members that another one dominates if both are
+    #: trained alone
+    leaving: Mapping[str, str]
     messages: Sequence[str]  #: the results as sentences
     metric: str  #: name of the compared metric
 
@@ -60,15 +62,18 @@ class AuditResult:
 def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
     """Train networks of a search separately and compare their ranking with the supernet's.
 
-    The results are also written into the folder of the search (``audit/`` and ``report.html``).
+    Both rankings are by the metric on the validation split. The results are also written into the
+    folder of the search (``audit/`` and ``report.html``).
 
     Args:
         config: The options of the audit.
         reporter: Is notified of progress.
 
     Raises:
-        ConfigError: the search has no supernet.
-        RunError: the search has no verified front, or a file of it is missing or damaged.
+        ConfigError: the search has no supernet, or trained it for 0 epochs and ``epochs`` is not
+            given.
+        RunError: the search has no front, or a file of it is missing or damaged.
+        TrainingError: a training failed.
     """
     searched, folder = with_supernet(config.run), RunFolder(Path(config.run))
     manifest = folder.reopen()
@@ -198,7 +203,7 @@ def _alone(setup: TrainingSetup, config: AuditConfig, seed: int = 0) -> Training
     epochs = config.epochs or setup.train.epochs
     if not epochs:
         raise ConfigError(
-            "The search trained its supernet for 0 epochs, so audit has no default: set epochs=N, "
+            "The search trained its supernet for 0 epochs, so epochs has no default: set epochs=N, "
             "1 or more."
         )
     train = replace(setup.train, epochs=epochs, init_from=None, from_supernet=False)

@@ -57,8 +57,9 @@ class _ComparisonReport:
 
 @dataclass(frozen=True)
 class ComparisonResult(FolderResult):
-    """A comparison and its folder."""
+    """The result of ``compare``: the folder, and the comparison itself."""
 
+    #: compared fronts, indicators and tests; :func:`compare` always sets it
     comparison: Comparison | None = field(default=None, repr=False)
 
 
@@ -79,8 +80,9 @@ def compare_runs(
         reporter: Receives phases and messages.
 
     Raises:
-        RunError: the runs have different data or units.
-        ConfigError: an option does not fit the runs.
+        RunError: data or units of the runs differ, a front is empty or lacks an objective, or
+            ``true_front`` cannot be read.
+        ConfigError: the file ``reference`` is missing or lacks an objective.
     """
     notes = reading.check_data(runs, allow_mixed=config.allow_mixed)
     notes += reading.check_groups(runs, config.group_by)
@@ -275,8 +277,10 @@ def compare(
         reporter: Receives phases and messages.
 
     Raises:
-        RunError: a run cannot be read, data or units differ, or the output folder is not empty.
-        ConfigError: an option does not fit the runs, such as their objectives.
+        RunError: a run or ``true_front`` cannot be read, data or units differ, a front is empty or
+            lacks an objective, or the output folder is not empty.
+        ConfigError: the objectives of the runs differ, ``group_by`` or ``label`` does not fit the
+            runs, or the file ``reference`` is missing or invalid.
     """
     if config.run.dir:
         files.check_new_folder(Path(config.run.dir), "run.dir")

@@ -47,21 +47,23 @@ _MORE = (
 class SearchComponents:
     """The components of a search before training."""
 
-    config: SearchConfig
-    networks: Networks
-    data: ImageData
+    config: SearchConfig  #: options, with ``accuracy`` and ``study.workers`` set
+    networks: Networks  #: networks of the search spaces on the target
+    data: ImageData  #: data set, with the metric of the search
 
     @property
     def space(self) -> Space:
-        """The search space."""
+        """The search space; of several spaces their union."""
         return self.networks.space
 
     @cached_property
     def first(self) -> tuple[Genotype, ...]:
-        """The distinct genotypes of ``start_from`` in its order, which are tried first; or none.
+        """The distinct genotypes of the search ``start_from``, in order of its trials.
+
+        They are the first trials of this search. Empty without ``start_from``.
 
         Raises:
-            RunError: the trials of the earlier search cannot be read.
+            RunError: ``start_from`` is not the folder of a search, or its trials cannot be read.
             SpaceError: one of its candidates is not in the search space.
         """
         if self.config.start_from is None:
@@ -74,7 +76,10 @@ class SearchComponents:
         return tuple({c.id: c.genotype for c in candidates}.values())
 
     def digests(self) -> dict[str, str]:
-        """Return a digest of each setting that determines the results, by name."""
+        """Return a digest of each setting that determines the results, by name.
+
+        A run can only be resumed with the same digests. The errors are those of ``first``.
+        """
         c, members = self.config, self.space.members
         by_space = {
             m.name: c.train.decisive(self.networks.families[m.name].recipe) for m in members
@@ -124,20 +129,21 @@ class SearchComponents:
 
     @property
     def setups(self) -> dict[str, TrainingSetup]:
-        """The training setup of each space's supernet, by the name of the space."""
+        """The setup that trains the supernet or the networks of a space, by name of the space."""
         c, n = self.config, self.networks
         places = (Path(c.run.supernets), c.run.weights)
         training = SupernetTraining(c.dataset, c.train, c.seed, *places)
         return training.setups(n.space, n.families, self.data)
 
     def setup_of(self, genotype: Genotype) -> TrainingSetup:
-        """Return the training setup of a genotype's supernet."""
+        """Return the training setup of a genotype's search space."""
         return self.setups[genotype.space]
 
     def checkpoint(self) -> str | dict[str, str] | None:
         """Return the path of the supernet's checkpoint, relative to the folder of the search.
 
-        With several spaces these are paths by name of the space; without a supernet ``None``.
+        With several spaces these are paths by name of the space; with ``accuracy=trained``
+        ``None``.
         """
         if self.config.accuracy == "trained":
             return None
@@ -157,8 +163,11 @@ def parts(
 
     Args:
         config: Configuration of the search.
-        progress: Progress of loading.
-        data: The data, if another process has read them.
+        progress: Is notified of loading.
+        data: The data, if another process has read them; ``None``: they are read here.
+
+    Raises:
+        HwnasError: as :func:`settled` and :func:`hwnas.workflows.networks.read_networks`.
     """
     networks, data = read_networks(config, progress, data)
     data = data.with_metric(config.metric)
@@ -191,12 +200,17 @@ _TRAINED_VALUES = 100e6
 
 
 def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchConfig:
-    """Return a configuration with the accuracy source and the number of processes.
+    """Return a configuration with ``accuracy`` and ``study.workers`` set, if they were ``None``.
+
+    Args:
+        config: Configuration of the search.
+        data: The data set, whose size determines the default of ``accuracy``.
+        have_exits: Whether networks have early exits; they are trained separately.
 
     Raises:
-        ConfigError: networks have exits, but a supernet or predictions without confidence are
-            requested; or they have none, but expected costs of early exits are requested; or
-            ``train.init_from`` is given without a supernet.
+        ConfigError: networks have exits, but ``accuracy=supernet`` is given or the task has no
+            confidence; or they have none, but expected costs of early exits are objectives or
+            limits; or ``train.init_from`` is given with ``accuracy=trained``.
     """
     accuracy, workers = config.accuracy, config.study.workers
     if have_exits:
@@ -223,13 +237,23 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
 
 
 def retargeted(parts: SearchComponents, config: SearchConfig) -> SearchComponents:
-    """Return the components for another target, with the same space and data."""
+    """Return the components with another configuration and its target; space and data are kept.
+
+    Raises:
+        ConfigError: as :func:`settled` and :class:`hwnas.workflows.networks.Networks`.
+        CompileError: no network of a space can be exported for the target.
+    """
     networks = replace(parts.networks, target=config.target)
     return SearchComponents(settled(config, parts.data, have_exits(networks)), networks, parts.data)
 
 
 def cost_model(parts: SearchComponents, device: "MeasuredTarget | None") -> CostModel:
-    """Return the cost model of candidates, including derived metrics."""
+    """Return the cost model of candidates, including derived metrics.
+
+    Args:
+        parts: Components of the search.
+        device: The device, if the target is measured.
+    """
     config, networks = parts.config, parts.networks
     assert config.cost is not None
     costed = CostContext(
@@ -252,7 +276,12 @@ def cost_model(parts: SearchComponents, device: "MeasuredTarget | None") -> Cost
 
 
 def artefacts(parts: SearchComponents, device: "MeasuredTarget | None") -> Artefacts:
-    """Return the builder and evaluator of a front member's files."""
+    """Return the object that builds the files of a network and measures or estimates their costs.
+
+    Args:
+        parts: Components of the search.
+        device: The device, if the target is measured.
+    """
     config, target = parts.config, parts.config.target
     artefacts = parts.networks.backend.artefacts(device, config.cost)
     return ExitArtefacts(artefacts, target.artefact, config.derives)
@@ -265,7 +294,7 @@ Accuracies: TypeAlias = "TrainedOnDemand | TrainedEvaluator"
 
 
 def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
-    """Return the evaluator of candidates, which trains a network or supernet when it needs it."""
+    """Return the evaluator of candidates, which trains a network or a supernet at first use."""
     scoring = parts.config.scoring
     if parts.config.accuracy == "trained":
         return TrainedEvaluator(parts.setups, parts.config.trained)
@@ -280,7 +309,10 @@ def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
 
 
 def completed_trainings(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, int]:
-    """Return the number of completed trainings (fidelities) of each trained network, by its id."""
+    """Return the number of completed trainings (fidelities) of each network, by its id.
+
+    Networks without one are left out.
+    """
     counts: dict[str, int] = {}
     for candidate in candidates:
         if n := config.trained.n_read(config.metric, candidate.details):
@@ -289,9 +321,9 @@ def completed_trainings(config: SearchConfig, candidates: Iterable[Candidate]) -
 
 
 def at_recorded_fidelity(weights: Accuracies, networks: Mapping[str, int]) -> Accuracies:
-    """Return an evaluator with the weights that a search used.
+    """Return an evaluator with the weights of networks after a given number of trainings.
 
-    Other searches may have trained its networks further.
+    Other searches may have trained them further. The evaluator of a supernet is returned unchanged.
 
     Args:
         weights: The evaluator.

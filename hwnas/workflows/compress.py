@@ -45,12 +45,12 @@ _SPARES = (0.02, 0.05, 0.12)
 
 @dataclass(frozen=True)
 class CompressionResult(ExportResult):
-    """An export of a compressed network, with its costs before."""
+    """The export of a compressed network, and its costs before compression."""
 
     #: costs by name before compression; compiled with the network's weights if the target
     #: compresses weights, else estimated
     before: Quantities
-    compression: Compression
+    compression: Compression  #: the chosen bits and pruned channels
     limits: Mapping[str, float]  #: limits of the budget, by metric
 
 
@@ -65,9 +65,11 @@ def compress(
         reporter: Receives phases and messages.
 
     Raises:
-        BudgetError: no compression meets the budget.
+        BudgetError: by its estimated costs, no compression meets the budget. If only the compiled
+            files exceed it, the closest one is exported with a failed check.
         ConfigError: not exactly one network is selected, it meets the budget already, a limit is
-            not supported, or the target measures costs.
+            not supported, the target measures costs, or ``epochs`` has no default.
+        RunError: the search has no front, its weights are missing, or the export exists.
     """
     if unreachable := compression.unsupported_limits(config.allowed):
         raise ConfigError(
@@ -198,7 +200,7 @@ class _CompressionJob:
         return replace(self.pick, finisher=replace(finisher, other=other))
 
     def estimate(self, lowered: Graph) -> Cost:
-        """Return the costs by the target's compiler, including derived metrics.
+        """Return the costs by the target's compiler, including derived metrics and early exits.
 
         Raises:
             ConfigError: the target is measured.

@@ -49,12 +49,14 @@ SHIPPED = package.ROOT / "latency_tables"
 
 @final
 class MeasuredTarget:
-    """A measured target: its latency table, and the process that compiles and times.
+    """A measured target: its latency table, and the processes that compile and time.
+
+    It locks the table until :meth:`close`, unless the table predicts costs (``cost=table``).
 
     Args:
         config: Configuration of the command.
         table: Table of the target.
-        digest: Digest of the data that predict costs; empty if costs are not predicted.
+        digest: Digest of the part of the table that predicts costs; empty if costs are measured.
     """
 
     def __init__(self, config: SearchConfig | ProfileConfig, table: LatencyTable, digest: str = ""):
@@ -72,16 +74,20 @@ class MeasuredTarget:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digest of the data that predict costs, by name; empty if there are none."""
+        """``digest`` by the name ``latency_table``; empty if costs are measured."""
         return {"latency_table": self.digest} if self.digest else {}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The ``path`` of the table, and in ``foreign`` how its machine differs, or ``None``."""
+        """``path`` of the table; ``foreign``: how its machine or versions differ, or ``None``."""
         return {"path": str(self.table.path), "foreign": self.table.from_another_machine or None}
 
     def notes(self, spaces: Sequence[str]) -> list[str]:
-        """Return messages about the source of costs in search spaces."""
+        """Return a message for each search space with predicted instead of measured operators.
+
+        It gives the source and the errors of predictions, and the command that measures operators.
+        Empty unless ``cost=table``.
+        """
         if not _predicts(self.config):
             return []
         lines = [initial_table.describe_calibration(self.table, name) for name in spaces]
@@ -89,14 +95,17 @@ class MeasuredTarget:
         return [f"{line} To measure operators too: {command}" for line in lines if line]
 
     def close(self) -> None:
-        """End the process that compiles and measures, and unlock the table."""
+        """End the processes that compile and time, and unlock the table."""
         self._open.close()
 
     @contextlib.contextmanager
     def running(self, target: Target) -> Iterator["MeasuredTarget"]:
-        """Yield the device with the batch size and threads of one network.
+        """Yield a device whose process has the batch size and threads of one network.
 
-        Compiled files without fixed threads use the number that their process is given.
+        It is this object if they are those of ``config.target``, or fixed in the compiled files.
+
+        Args:
+            target: The target with the settings of the network.
         """
         config, device = self.config, copy.copy(self)
         artefact = backends.artefacts()[target.artefact]
@@ -114,8 +123,8 @@ class MeasuredTarget:
     def plan(self, op: OpSpec) -> str:
         """Return the compilation plan of an operator: from the table, else by tuning.
 
-        A new plan is stored in the table, except in a search whose costs the table predicts: the
-        search may be resumed. Plans of another CPU's table are valid, too.
+        A plan of another CPU's table is used, too. A new plan is stored in the table with its
+        latency, except with ``cost=table``: the table of a search does not change.
         """
         if op not in self._plans:
             self._plans[op] = self.worker.tune(op, self._n_plans)
@@ -126,7 +135,8 @@ class MeasuredTarget:
     def time(self, op: OpSpec) -> Timing:
         """Return the latency of an operator in milliseconds: from the table, else by measuring it.
 
-        A latency scaled from another table does not count as a measurement.
+        A latency that was predicted or scaled from another table is measured and replaced. New
+        latencies are saved in the table.
         """
         plan = self.plan(op)
         if self.table.missing([op]):
@@ -142,7 +152,10 @@ def _predicts(config: SearchConfig | ProfileConfig) -> bool:
 
 
 def source(config: SearchConfig | ProfileConfig) -> table_transfer.SourceTable | None:
-    """Return another CPU's table that can be scaled to this machine; ``None`` if there is none."""
+    """Return another CPU's table that can be scaled to this machine; ``None`` if there is none.
+
+    ``table.dir`` is searched first, then the shipped tables.
+    """
     roots = [Path(config.table.dir), SHIPPED]
     related = related_table(config.target, config.rpc, roots)
     return related and table_transfer.SourceTable.of(
@@ -166,11 +179,11 @@ def _begin(config: SearchConfig, networks: Networks, progress: Progress) -> None
 def effort(
     config: SearchConfig | ProfileConfig, other: table_transfer.SourceTable | None, **goal: Any
 ) -> MeasurementEffort:
-    """Return the amount of measurements for spaces that are in no table of this machine.
+    """Return the options of the measurements for spaces that are in no table of this machine.
 
     Args:
         config: Configuration of the command.
-        other: Another CPU's table with known plans.
+        other: Another CPU's table, whose compilation plans are used; ``None``: all are tuned.
         **goal: Fields of ``MeasurementEffort`` that define when to stop.
     """
     plans = {} if other is None else other.plans
@@ -185,10 +198,21 @@ def fill(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> InitialMeasurements | None:
-    """Calibrate a table for spaces: from another CPU's table if possible, else by measurements.
+    """Calibrate a table for spaces, and save it.
+
+    If another CPU's table covers enough networks of each space, it is scaled to a few measured
+    networks; else operators and networks are measured.
+
+    Args:
+        table: Table to fill.
+        other: Another CPU's table, if there is one.
+        subjects: The spaces.
+        pool: Processes that compile and time.
+        effort: Options of the measurements.
+        progress: Is notified of progress.
 
     Returns:
-        The measurements; ``None`` if a table was scaled.
+        The measurements; ``None`` if ``other`` was scaled.
     """
     if other is not None and all(other.covers(each, effort.n) for each in subjects):
         table_transfer.transfer_table(table, other, subjects, pool, effort, progress)
@@ -232,8 +256,8 @@ def check_device(config: SearchConfig | ProfileConfig) -> None:
     Raises:
         ConfigError: a compiler, its configuration file or a required tracker is missing.
         DeviceError: the tracker of remote devices does not answer.
-        TableError: ``table.dir`` is missing, or the table is incomplete or damaged; also if none
-            will be measured and there is none for this machine.
+        TableError: with ``cost=table``: ``table.dir`` does not exist, the table lacks a file or is
+            damaged, or there is none for this machine and ``table.networks`` is 0.
     """
     backend = backends.get(config.target.runtime)
     if backend.check_tools:
@@ -253,7 +277,10 @@ def open_device(config: SearchConfig, networks: Networks, progress: Progress) ->
     For spaces that are in no table of this machine, a few networks are measured first.
 
     Raises:
-        TableError: there is no table of this machine, or it lacks the space.
+        TableError: with ``cost=table``: ``table.dir`` does not exist, there is no table of this
+            machine, or it lacks operators of the space.
+        CompileError: an operator cannot be compiled or timed.
+        DeviceError: the device does not respond.
     """
     if config.cost == "table":
         roots, command = [_own_root(config), SHIPPED], profile_command(config)

@@ -53,8 +53,8 @@ _ID = re.compile(r"[0-9a-f]{1,12}")
 class ExportResult:
     """The exports of one command."""
 
-    exports: Sequence[Export]
-    failed: Sequence[str]  #: failed checks with their folders
+    exports: Sequence[Export]  #: one for each selected network and target
+    failed: Sequence[str]  #: text for each failed check, with the folder of its export
 
     def checked(self) -> "ExportResult":
         """Return the result if no check failed.
@@ -82,8 +82,10 @@ def export(config: ExportConfig, arguments: Sequence[str], reporter: Reporter) -
         reporter: Receives phases and messages.
 
     Raises:
-        ConfigError: no network matches the request, or a target lacks the format.
-        RunError: the search has no front, its networks are missing, or all exports exist.
+        ConfigError: no network or target matches the request, a target does not support
+            ``format``, or the key of ``sign`` cannot be read.
+        RunError: the search is unfinished or has no front, no network is better than a constant
+            answer, weights are missing, or all exports exist.
     """
     exports: list[Export] = []
     failed: list[str] = []
@@ -112,11 +114,11 @@ def picked(
     Args:
         order: The request.
         reporter: Is notified of progress.
-        budget: Limits that replace the budget of the search.
+        budget: Limits that replace the budget of the search; ``None``: its budget.
 
     Raises:
-        ConfigError: no network matches the request.
-        RunError: the search has no front, its networks are missing, or all exports exist.
+        ConfigError: as :func:`export`, or the target lacks data for a limit of ``budget``.
+        RunError: as :func:`export`.
     """
     config = order.config
     if config.sign is not None:
@@ -311,9 +313,15 @@ def _selected_networks(
 
 
 def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export:
-    """Fine-tune a network, write it into its folder and check it; return the export.
+    """Write a network with final weights into its folder and check it; return the export.
 
-    The folder of an export with failed checks ends with ``.failed``.
+    The network is fine-tuned and trained for int8 unless these weights are stored. The folder of an
+    export with failed checks ends with ``.failed``.
+
+    Args:
+        pick: The network.
+        name: Name of the folder within ``order.root``.
+        order: The request.
     """
     of, genotype, finisher = pick.context, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)

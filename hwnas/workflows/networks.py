@@ -36,7 +36,7 @@ class Networks:
     target: Target
     space: Space
     families: Mapping[str, Family]  #: by the name of the space
-    signature: Signature
+    signature: Signature  #: input shape and outputs of the task
 
     def __post_init__(self) -> None:
         for member in self.space.members:
@@ -118,7 +118,7 @@ class Networks:
         return base.backend_of(self.target)
 
     def lower(self, genotype: Genotype) -> Graph:
-        """Return the graph of a genotype."""
+        """Return the graph of a genotype, with operators not fused."""
         family, member = self._family(genotype), self.space.member(genotype)
         return annotations.lower(family, member, genotype, self.signature)
 
@@ -139,7 +139,10 @@ class Networks:
         )
 
     def in_float(self, genotype: Genotype) -> Genotype | None:
-        """Return the same network in float32 if the genotype chooses int8, else ``None``."""
+        """Return the genotype of the same network in float32.
+
+        ``None`` if the genotype does not choose int8, or the space has no float32.
+        """
         return annotations.float_genotype(self.space.member(genotype), genotype)
 
     def resolution(self, genotype: Genotype) -> int:
@@ -171,8 +174,8 @@ def read_networks(
 
     Args:
         config: Configuration of the command.
-        progress: Progress of loading.
-        data: The data, if another process has read them.
+        progress: Is notified of loading.
+        data: The data, if another process has read them; ``None``: they are read here.
 
     Raises:
         HwnasError: a package of the target's backend is not installed, the data or a space cannot
@@ -191,12 +194,18 @@ _SOURCE = ("hub_id", "path", "image_column", "label_column", "test_split")
 
 
 def profile_command(config: SearchConfig | ProfileConfig, *words: str) -> str:
-    """Return the command ``hwnas profile`` for the same target, spaces and data, and more words."""
+    """Return the command line ``hwnas profile`` for the same target, spaces and data.
+
+    ``words`` are more arguments at its end.
+    """
     return next_command("profile", config, *words)
 
 
 def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -> str:
-    """Return the command ``hwnas VERB`` for the same target, spaces and data, and more words."""
+    """Return the command line ``hwnas VERB`` for the same target, spaces and data.
+
+    ``words`` are more arguments at its end.
+    """
     spaces, rpc = config.spaces, config.rpc
     searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
     options = [f"search_space={searched}", *data_options(config.dataset)]
@@ -208,7 +217,7 @@ def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -
 
 
 def data_options(dataset: DatasetConfig) -> list[str]:
-    """Return the options that select images and task, if they differ from the shipped file."""
+    """Return the arguments that select data set, files and task; defaults are left out."""
     usual = asdict(DatasetConfig(dataset.name)) | shipped_options("dataset", dataset.name).get(
         "dataset", {}
     )

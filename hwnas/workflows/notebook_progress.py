@@ -17,14 +17,15 @@ from hwnas.workflows.reporter import LaterWork
 _UPDATE_S = 0.5  #: between two updates of a notebook
 _PRINT_S = 60.0  #: between two lines of text, besides those at the start and end of a phase
 
-#: What callers may pass: a display of their own, ``True``, ``False``, or ``None`` (in notebooks).
+#: A display of the caller, ``True``, ``False``, or ``None``: see :func:`progress_display`.
 ProgressOption = Progress | bool | None
 
 
 def progress_display(progress: ProgressOption) -> Progress | None:
     """Return the display of a verb's progress; ``None``: nothing is shown.
 
-    The default ``progress=None`` shows bars in notebooks and nothing in scripts.
+    ``True`` shows bars in notebooks and prints lines in scripts, ``None`` shows bars in notebooks
+    only, and ``False`` shows nothing. Other objects are returned as they are.
 
     Raises:
         ConfigError: ``progress`` is neither a boolean, nor ``None``, nor a display.
@@ -95,7 +96,7 @@ class NotebookProgress:
     """Shows the phases of a verb.
 
     Args:
-        show: Called with the state as text and as HTML; the last call has the final state.
+        show: Called with a line of text on the latest phase, and with all phases as HTML.
         update_s: Seconds between two calls, besides those at the start and end of a phase.
     """
 
@@ -106,14 +107,14 @@ class NotebookProgress:
         self._work: LaterWork | None = None
 
     def expect(self, work: LaterWork) -> None:
-        """Include all phases in the time left; see ``Reporter.expect``."""
+        """Show the time left for the whole command by ``work``, instead of that for a phase."""
         self._work = work
 
     @contextmanager
     def phase(
         self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
-        """Show a phase; yield ``advance(n_steps)``."""
+        """Show a phase; yield a function that adds finished steps; see ``Progress.phase``."""
         is_outer = all(other.end is not None for other in self._phases)
         expected_s = self._work.begin(name, total - done) if self._work and is_outer else math.inf
         phase = _Phase(name, total, done, remaining_s, done, expected_s)

@@ -35,7 +35,7 @@ def check_ready(verb: str, folder: str | None) -> None:
 
     Raises:
         ConfigError: a package is missing; the message has the command that installs it.
-        RunError: the folder is not empty.
+        RunError: the folder is not empty or cannot be created.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -56,7 +56,7 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Fo
         ConfigError: a package is missing, a file is invalid, or no model meets a class's
             requirements.
         RunError: the output folder is not empty.
-        BudgetError: within a limit, some requests cannot be served.
+        BudgetError: a limit leaves requests unserved; the message names it.
     """
     check_ready("plan", config.run.dir)
     from hwnas.fleet import alternatives, calendar, planner, summary
@@ -93,7 +93,7 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Fo
 def files_of(
     plan: "DeploymentPlan", result: FolderResult, seen: "Sequence[HourStatistics]"
 ) -> dict[str, bytes]:
-    """Return the files of a plan except its tables, by name.
+    """Return the content of the files of a plan by name, without its tables.
 
     Args:
         plan: The plan.
@@ -126,7 +126,8 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
         reporter: Is notified of progress.
 
     Raises:
-        ConfigError: an option does not match the plan, or its file of arrivals is missing.
+        ConfigError: a package is missing, an option does not match the plan, or a file of arrivals
+            is missing or invalid.
         RunError: there is no plan, or the output folder is not empty.
     """
     check_ready("simulate", config.run.dir)
@@ -171,7 +172,7 @@ def write_plan_folder(
         arguments: Arguments of the command line, or their equivalent.
         result: Tables and messages.
         content: Files by name, except tables.
-        place: The folder; default: as configured, else named by time.
+        place: The folder; default: ``run.dir``, else ``runs/VERB/TIME``.
     """
     path = place or Path(config.run.dir or default_path(verb))
     filled = {name: rows for name, rows in result.rows.items() if rows}
@@ -195,9 +196,9 @@ def lines(sentences: Sequence[str]) -> bytes:
 
 
 def recorded(folder: Path) -> Mapping[str, str]:
-    """Return the paths of the files of a plan, by option: ``service`` and ``fleet``.
+    """Return the paths of the files from which a plan was made, by option ``service`` or ``fleet``.
 
-    Empty if the folder has no manifest.
+    An option that the manifest does not record is left out.
 
     Raises:
         RunError: the manifest is damaged.

@@ -51,6 +51,7 @@ def transfer_table(
     Raises:
         TableError: there is no table of ``transfer_from``, or it covers too few networks.
         CompileError: an operator cannot be compiled or timed.
+        DeviceError: the device does not respond.
     """
     source, chosen = _covering(references(config), config, subject)
     ops = {node.op for net in chosen.values() for node in net}
@@ -58,7 +59,11 @@ def transfer_table(
         table, sorted(ops, key=str), pool, effort(config, None), phases
     )
     if refused:
-        raise CompileError(next(iter(refused.values())))
+        op, reason = next(iter(refused.items()))
+        raise CompileError(
+            f"{len(refused)} of {len(ops)} operators cannot be compiled or timed, for example "
+            f"{op}: {reason} Repeat the command, or use a search space without these operators."
+        )
     measured = operator_measurement.time_networks(table, chosen, pool, phases)
     latencies = [known.timing.median_ms for known in measured]
     report = table_transfer.fill_from_source(
@@ -70,7 +75,7 @@ def transfer_table(
 
 
 def references(config: ProfileConfig) -> list[LatencyTable]:
-    """Return the tables of the target ``transfer_from``, the one measured here first.
+    """Return the one or two tables of target ``transfer_from``, one of this machine first.
 
     Raises:
         TableError: there is none for the engine, dtype, threads and batch sizes of the target.
@@ -141,7 +146,8 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
 
     Raises:
         ConfigError: an option is invalid, or the target's compiler is not installed.
-        TableError: a search space has too few networks, or a table or device file does not fit.
+        TableError: a search space has too few networks, a table is damaged or (``transfer_from``)
+            missing, or (``measured``) too few measurements can be used.
         CompileError: an operator cannot be compiled or timed.
         DeviceError: the device does not respond.
     """
@@ -317,10 +323,10 @@ def _measure(
     needed = counts.fit + counts.interval + 10
     if len(genotypes) < needed:
         raise TableError(
-            f"Search space '{subject.space.name}' has {len(genotypes)} networks, too few to "
-            f"calibrate on {counts.fit} and {counts.interval} and to hold out 10. Set "
-            "networks.fit (6 or more) and networks.interval (19 or more) to smaller numbers, or "
-            "use a larger space."
+            f"Search space '{subject.space.name}' has {len(genotypes)} networks. Profiling needs "
+            f"{needed}: networks.fit={counts.fit}, networks.interval={counts.interval} and 10 held "
+            "out. Set networks.fit (6 or more) and networks.interval (19 or more) to smaller "
+            "numbers, or use a larger space."
         )
     plenty = effort(config, source(config) if config.tolerance is not None else None)
     table.forget_transfer()

@@ -41,8 +41,10 @@ def profile_offline(
     A kit is a folder with networks and a script that measures them on the device.
 
     Raises:
-        TableError: too few measurements can be used, or a device file has others, which would be
-            lost.
+        ConfigError: the folder of the kit exists.
+        RunError: ``front_of`` is not the folder of a search, or its trials cannot be read.
+        TableError: too few measurements can be used, or the existing device file has measurements
+            that would be lost, or other latencies of the same networks.
     """
     if config.measured is not None:
         with reporter.timed("Fit"):
@@ -103,10 +105,10 @@ def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 def measurement_advice(
     config: SearchConfig, parts: Networks, candidates: Iterable[Candidate], run: Path
 ) -> str:
-    """Return a message that names the networks of a search to measure next on the device.
+    """Return a message with the networks of a search to measure next, and the commands for it.
 
     Raises:
-        TableError: no candidate has both an accuracy and a latency.
+        TableError: no candidate has both a complete score and ``latency_ms``.
     """
     device = backend.load_device(config.target)
     networks = next_to_measure(device, candidates, parts.lower, _N_SUGGESTED)
@@ -126,19 +128,25 @@ def next_to_measure(
     lower: Callable[[Genotype], Graph],
     n: int,
 ) -> list[Genotype]:
-    """Return the networks of a search whose measurement is most informative about its front.
+    """Return at most ``n`` candidates whose measured latency is most informative about the front.
+
+    Args:
+        device: The fitted device, which predicts latencies with their uncertainty.
+        candidates: Candidates of the search.
+        lower: Returns the graph of a genotype.
+        n: Number of networks.
 
     Networks that the device model was measured with come only if there are no others.
 
     Raises:
-        TableError: no candidate has both an accuracy and a latency.
+        TableError: no candidate has both a complete score and ``latency_ms``.
     """
     scored = {c.id: c for c in candidates if c.state == "complete" and "latency_ms" in c.figures}
     pool = list(scored.values())
     if not pool:
         raise TableError(
-            "No candidate of the search is completely scored and has a latency. Search with "
-            "latency_ms among the objectives first."
+            "No candidate of the search has both a complete score and latency_ms. Finish a search "
+            "with latency_ms among the objectives first."
         )
     graphs = [lower(candidate.genotype) for candidate in pool]
     features, measured = device.encoded(graphs), device.measured.rows()

@@ -46,7 +46,7 @@ class LatencyBreakdown:
     """The latency of a network by operator."""
 
     path: Path  #: folder with ``layers.csv`` and ``layers.png``
-    title: str
+    title: str  #: network, target and ``source``
     layers: Sequence[LayerLatency]  #: in order of the graph
     source: str  #: source of the latencies, as text
 
@@ -62,8 +62,9 @@ def layer_latencies(networks: Networks, config: ProfileConfig) -> LatencyBreakdo
     """Return the latency of each operator of ``config.genotype``; also write a table and a plot.
 
     Raises:
-        ConfigError: there is no such network, its batch size is not supported, or
-            latencies by operator are unknown.
+        ConfigError: there is no such network, its batch size is not supported, or latencies by
+            operator are unknown, as the target is measured by whole networks.
+        SpaceError: the network is not in the search space.
         CompileError: the target does not support an operator.
     """
     assert config.genotype is not None
@@ -89,11 +90,11 @@ def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
     Args:
         space: The search space.
         text: ``smallest``, ``largest``, ``random``, options as JSON, a file ``models/ID.json`` of a
-            run, or an id that is in the front of a run under ``runs/search``.
+            run, or the id of a front member of a run in ``runs/search``; of several runs the last.
         seed: Seed of ``random``.
 
     Raises:
-        ConfigError: there is no such genotype, or the file is damaged.
+        ConfigError: there is no such file or id, or the JSON is invalid.
         SpaceError: the genotype is not in the space.
     """
     if text == "random":
@@ -119,9 +120,9 @@ def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
         path = found[-1]
     if path.suffix.lower() != ".json":
         raise ConfigError(
-            f"genotype={text}: a file of type '{path.suffix}' is not read. Allowed: "
-            "RUN/models/ID.json, or, for profile, MODEL.onnx. Convert other networks to ONNX, by "
-            "torch.onnx.export or python -m tf2onnx.convert --tflite X.tflite --output X.onnx."
+            f"genotype={text}: this is no JSON file (suffix .json). Allowed: RUN/models/ID.json, "
+            "or, for profile, MODEL.onnx. Convert other networks to ONNX, by torch.onnx.export or "
+            "python -m tf2onnx.convert --tflite X.tflite --output X.onnx."
         )
     try:
         called = f"genotype={text}: {path}"

@@ -25,9 +25,10 @@ _COMPARED = 8  #: networks that compare runtimes
 def throughput_messages(
     config: ProfileConfig, parts: Networks, held_out: Sequence[MeasuredNetwork], phases: Progress
 ) -> list[str]:
-    """Return messages with latency percentiles, latencies by batch size, and by runtime.
+    """Return three messages: latency percentiles, latency by batch size, and latency by runtime.
 
-    What cannot be measured is replaced by the reason.
+    The first two are of the median network of ``held_out``, the last is of up to 8 of them. A
+    message is the reason if its latencies cannot be measured.
     """
     extras = _Throughput(config, parts, held_out, phases)
     lines = []

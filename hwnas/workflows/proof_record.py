@@ -44,7 +44,7 @@ class ExportRequest:
 
     @property
     def command(self) -> str:
-        """The command line to repeat the export."""
+        """The command line to repeat the export, without passwords in URLs."""
         return f"hwnas {self.verb} {shlex.join(redact_arguments(self.arguments))}"
 
 
@@ -52,9 +52,9 @@ class ExportRequest:
 class PickedNetwork:
     """One network for one target."""
 
-    context: TargetContext
+    context: TargetContext  #: the target with the settings of the network
     genotype: Genotype
-    finisher: Finetuner
+    finisher: Finetuner  #: provides the final weights
     manifest: Manifest  #: manifest of the search
 
 
@@ -188,10 +188,15 @@ def _weights(pick: PickedNetwork, manifest: Manifest) -> Row:
 
 
 def reported(order: ExportRequest, pick: PickedNetwork, files: Mapping[str, str]) -> Row | None:
-    """Return the quantities and file digests of a network in the search's report.
+    """Return the metrics, costs and file digests that the search recorded in ``models/ID.json``.
 
-    ``None`` if the search did not verify it. The keys are ``figures``, ``files``, ``of`` (a text
-    about the weights) and ``same_files`` (names of files that are equal).
+    ``None`` without this file. The keys are ``figures``, ``files``, ``of`` (a text about the
+    weights) and ``same_files`` (names of the given files that are equal).
+
+    Args:
+        order: The request.
+        pick: The network.
+        files: SHA-256 of the files of the export, by name.
     """
     run = Path(order.config.run)
     where = run / pick.context.target if (run / pick.context.target).is_dir() else run

@@ -48,14 +48,15 @@ def search(
     resume: str | Path | None = None,
     **options: Any,
 ) -> SearchResult:
-    """Search for a Pareto front of networks for a target, verify it, and return the result.
+    """Search for a Pareto front of networks for one or more targets, and return the result.
 
-    One process searches unless ``study__workers``, or the resumed run, sets another number. Worker
-    processes do not import your script.
+    At the end its members are fine-tuned and compiled, and the compiled files are evaluated on the
+    test split (verification). One process searches unless ``study__workers``, or the resumed run,
+    sets another number. Worker processes do not import your script.
 
     Args:
         evaluator: Predicts the accuracy of networks instead of training them. Members of the front
-            are still trained and verified::
+            are still trained::
 
                 class Prior:
                     def score(self, genotype, incumbent=None):
@@ -63,7 +64,7 @@ def search(
                         return hwnas.Score(hwnas.Quantity(1 - 0.5**depth, "modelled"))
 
         cost_model: Predicts the costs of networks instead of the target's cost model. Verification
-            uses the target's own files. It must return ``latency_ms`` and every cost in the
+            ignores it. It must return ``latency_ms`` and every cost in the
             objectives and the budget; for this one, give
             ``objectives=["accuracy", "latency_ms"], budget="none"``::
 
@@ -169,7 +170,7 @@ def _run(
 
 
 def train(*, progress: ProgressOption = None, **options: Any) -> TrainResult:
-    """Train the supernet of a search space, or with ``genotype=...`` one network; return results.
+    """Train the supernet of a search space, or with ``genotype=...`` one network; evaluate it.
 
     Args:
         progress: As for ``search``.
@@ -187,7 +188,7 @@ def train(*, progress: ProgressOption = None, **options: Any) -> TrainResult:
 
 
 def profile(*, progress: ProgressOption = None, **options: Any) -> ProfileResult:
-    """Measure the latency table of a target and its prediction error; return path and messages.
+    """Measure the latency table of a target and its prediction error; return table and messages.
 
     With ``genotype``, return latencies by operator; with ``kit`` or ``measured``, write a kit or a
     device file.
@@ -261,7 +262,7 @@ def compress(
 
 
 def verify(export: Folder, *, progress: ProgressOption = None, **options: Any) -> list[str]:
-    """Repeat the checks of an export with the installed runtimes; return messages as sentences.
+    """Repeat the checks of an export with the installed runtimes; return the results as sentences.
 
     Args:
         export: The folder of an export.
@@ -269,7 +270,7 @@ def verify(export: Folder, *, progress: ProgressOption = None, **options: Any) -
         options: Options of ``hwnas verify``: ``data=DIR``, ``target="npu"``.
 
     Raises:
-        ProofError: a check fails.
+        ProofError: a check fails, or a file of the export has changed.
     """
     from hwnas.workflows.verify import verify as run
 
@@ -280,7 +281,10 @@ def verify(export: Folder, *, progress: ProgressOption = None, **options: Any) -
 
 
 def split(export: Folder, *, progress: ProgressOption = None, **options: Any) -> FolderResult:
-    """Split the network of an export into two parts and return their latencies on targets.
+    """Split the network of an export into two parts, and time these on one or more targets.
+
+    The result has a table ``cuts``, one row per split point, and ``profile``, one row per part,
+    target and batch size.
 
     Args:
         export: The folder of an export.
@@ -312,7 +316,7 @@ def plan(
 
 
 def simulate(plan: Folder, *, progress: ProgressOption = None, **options: Any) -> FolderResult:
-    """Simulate a plan; return latencies, losses and costs as tables.
+    """Simulate the requests of a plan; return latencies, losses and costs as tables.
 
     Args:
         plan: A plan, or its folder.
@@ -341,7 +345,7 @@ def replan(
 
 
 def serve_check(plan: Folder, *, progress: ProgressOption = None, **options: Any) -> FolderResult:
-    """Compare simulated latencies of a plan with those of a server on this machine, as tables.
+    """Serve models of a plan on this machine; compare measured with simulated latencies in tables.
 
     Args:
         plan: A plan, or its folder.

@@ -38,7 +38,7 @@ def save_data(data: Any, folder: Path) -> Path:
     """Save images and targets to a file named after their content; return its path.
 
     Runs refer to the file, so that other processes, other commands and later sessions read the
-    same. All images are in memory meanwhile.
+    same. All images are in memory during the call.
 
     Args:
         data: Images with targets, or a training and a test split of these, or a dict of splits.
@@ -49,7 +49,8 @@ def save_data(data: Any, folder: Path) -> Path:
         folder: Folder of the file.
 
     Raises:
-        ConfigError: the data have other types or shapes.
+        ConfigError: the data have other types, shapes or pixel values, or an item cannot be read or
+            has no target.
     """
     parts = _splits(data)
     splits = {split: _arrays(part) for split, part in parts.items()}
@@ -274,7 +275,8 @@ def _targets(targets: Any) -> NDArray[Any]:
         return array
     for row, value in enumerate(array.flat):
         if value is None or type(value).__name__ == "NAType" or value != value:  # of pandas; NaN
-            raise ConfigError(f"{ARGUMENT}: image {row} has no target. Add one, or remove it.")
+            image = row * len(array) // array.size  # there may be several values per image
+            raise ConfigError(f"{ARGUMENT}: image {image} has no target. Add one, or remove it.")
     kinds = {type(value) for value in array.flat}
     return np.asarray(array.tolist()) if len(kinds) == 1 else array
 

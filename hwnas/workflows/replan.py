@@ -34,8 +34,8 @@ def serve_check(
 ) -> FolderResult:
     """Serve models of a plan on this machine and compare measured with simulated latencies.
 
-    A pool is one model on the replicas of a device. The result has the tables ``loads`` and
-    ``profile``.
+    A pool is one model on the replicas of a device. The result has the tables ``loads`` (one row
+    per pool and load) and ``profile`` (one row per pool and batch size).
 
     Args:
         config: The options.
@@ -206,6 +206,8 @@ class _ReadTelemetry:
 def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
     """Change a plan by telemetry, write it into a folder, and return its tables and messages.
 
+    With ``in_place`` it replaces the old plan.
+
     Args:
         config: The options.
         arguments: Arguments of the command line, or their equivalent.
@@ -214,7 +216,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     Raises:
         ConfigError: a package is missing, or a file is invalid or does not match the plan.
         RunError: there is no plan, telemetry is not available, or the output folder is not empty.
-        BudgetError: within a limit, some requests cannot be served.
+        BudgetError: a limit leaves requests unserved; the message names it.
     """
     check_ready("replan", config.run.dir)
     from hwnas.fleet import alternatives, calendar, decisions, replanner, summary

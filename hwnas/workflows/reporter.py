@@ -27,7 +27,11 @@ class LaterWork(Protocol):
     def begin(self, name: str, n_steps: int) -> float:
         """Return the expected seconds of a phase that begins; infinite if they are unknown.
 
-        Its work is no longer later work.
+        The phase is then no longer counted as later work.
+
+        Args:
+            name: Name of the phase.
+            n_steps: Number of its remaining steps.
         """
         ...
 
@@ -42,7 +46,7 @@ class LaterWork(Protocol):
 
 @runtime_checkable
 class ShowsRemainingTime(Protocol):
-    """Progress that includes later phases in the time left."""
+    """Progress whose remaining time includes later phases of the command."""
 
     def expect(self, work: LaterWork) -> None:
         """Receive the estimate of the time that the command needs for all its phases."""

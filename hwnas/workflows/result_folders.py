@@ -74,10 +74,10 @@ class FolderResult(os.PathLike[str]):
         return sorted(path.stem for path in self.path.glob("*.csv"))
 
     def table(self, name: str = "") -> pa.Table:
-        """Return a table; without a name, the main table.
+        """Return a table by its name, a name of ``tables``; without a name ``main_table``.
 
         Raises:
-            RunError: there is no table of that name.
+            RunError: there is no table of that name; tables without rows are not written.
         """
         path = self.path / f"{name or self.main_table}.csv"
         if not path.exists():
@@ -90,7 +90,7 @@ class FolderResult(os.PathLike[str]):
 
 @dataclass(frozen=True)
 class Export(os.PathLike[str]):
-    """The export folder of one network."""
+    """The folder of the exported files of one network."""
 
     path: Path  #: the folder
     messages: tuple[str, ...] = ()  #: messages of the command
@@ -115,13 +115,13 @@ class Export(os.PathLike[str]):
         return sorted(path for path in self.path.iterdir() if path.is_file())
 
     def verify(self, **options: Any) -> list[str]:
-        """Repeat the checks with the installed runtimes; return messages as sentences.
+        """Repeat the checks with the installed runtimes; return the results as sentences.
 
         Args:
             options: Options of ``hwnas verify``.
 
         Raises:
-            ProofError: a check fails.
+            ProofError: a check fails, or a file has changed.
         """
         verify: Callable[..., list[str]] = resolve_name("hwnas.workflows.python_api:verify")
         return verify(self, **options)
@@ -134,17 +134,17 @@ class Export(os.PathLike[str]):
         return f"<h4>{html.escape(heading)}</h4>{table}{html_lines(self.messages)}"
 
 
-Line = tuple[str, str, str]  #: name, value and interval
+Line = tuple[str, str, str]  #: label, value and interval of a metric, as text
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A trained supernet or network, by its run folder."""
+    """The result of ``train``: a trained supernet or network, and its run folder."""
 
     path: Path  #: the run folder
     title: str  #: heading of ``figures``
     metric: str  #: name of the metric
-    #: name, value and 95 % interval as text; a median has the range in place of the interval
+    #: label, value and 95 % interval as text; a median has the range in place of the interval
     figures: Sequence[Line]
     summary: Row  #: content of ``summary.json``: metrics with intervals, steps, seconds, checkpoint
     messages: Sequence[str] = ()  #: messages of the command
@@ -169,7 +169,7 @@ class TrainResult:
 class ProfileResult:
     """A latency table with its errors, or the files of the other uses of ``profile``."""
 
-    path: Path  #: path of the latency table, the layers, the kit or the device file
+    path: Path  #: folder of the latency table, the layers or the kit, or the device file
     messages: Sequence[str] = ()  #: the results as sentences
     table: "LatencyTable | None" = field(default=None, repr=False)  #: ``None`` for other uses
     layers: "LatencyBreakdown | None" = None  #: latency by operator, with ``genotype=``

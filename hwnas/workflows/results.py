@@ -39,12 +39,12 @@ _SIZES = ("macs_m", "params_m")
 class FrontTable:
     """A front with one row per network and the columns that are used most.
 
-    Figures are those of the verified file: ``accuracy`` with its 95 % interval, ``latency_ms``,
-    ``energy_mj``, ``sram_kib``, ``flash_kib``. pandas, Polars and pyarrow read it as a table;
-    ``front["id"]`` is a column, also of those that only ``all`` has.
+    Values are those of the compiled files: ``accuracy`` on the test split with its 95 % interval,
+    ``latency_ms``, ``energy_mj``, ``sram_kib``, ``flash_kib``. pandas, Polars and pyarrow read it
+    as a table; ``front["id"]`` is a column, also one of those that only ``all`` has.
 
     Args:
-        table: All verified networks with all columns.
+        table: All networks that were compiled and evaluated, with all columns.
         at_chance_level: Ids of networks that are not significantly better than a constant answer.
         constant: The constant answer.
     """
@@ -53,8 +53,8 @@ class FrontTable:
         self, table: pa.Table, at_chance_level: Collection[str] = (), constant: str = ""
     ) -> None:
         self._at_chance_level, self._constant = at_chance_level, constant
-        #: all verified networks, also those that are not significantly off the front, with all
-        #: columns: choices, searched figures, sources and ``verified_on_front``
+        #: all compiled networks, also those that left the front, with all columns: choices, values
+        #: in the search, sources and ``verified_on_front``
         self.all = table
         is_verified = "verified_on_front" in table.column_names
         self._front = table.filter(table["verified_on_front"]) if is_verified else table
@@ -92,7 +92,8 @@ class FrontTable:
         out.
 
         Args:
-            limits: Limits by column: upper limits, or lower limits of metrics to be maximised.
+            limits: Limits by column: upper limits, or lower limits of metrics to be maximised. A
+                value equal to its limit is allowed.
 
         Raises:
             ConfigError: there is no such column, or no network is left on the front or within the
@@ -109,7 +110,7 @@ class FrontTable:
         n_left_out, hint = len(self) - len(rows), ""
         if n_left_out:
             message = left_out_message(n_left_out, len(self), self._constant)
-            hint = f" {message} The table 'front' lists them."
+            hint = f" {message} front.table has them."
         if not rows:
             raise ConfigError(f"No network can be chosen.{hint} Search again with longer training.")
         others = list[str]()
@@ -221,7 +222,11 @@ class SearchResult(os.PathLike[str]):
 
     @property
     def manifest(self) -> Manifest:
-        """Content of ``manifest.json``, with options, versions of packages and status."""
+        """Content of ``manifest.json``, with options, versions of packages and status.
+
+        Raises:
+            RunError: the file is missing or damaged.
+        """
         return read_manifest(self.path, "path")
 
     @property
@@ -284,7 +289,7 @@ class SearchResult(os.PathLike[str]):
         out. Example: ``result.best(latency_ms=0.5, flash_kib=100)["id"]``.
 
         Args:
-            limits: Upper limits by column, or lower limits of metrics to be maximised.
+            limits: Limits by column, see :meth:`FrontTable.best`.
 
         Raises:
             ConfigError: there is no such column, or no network is on the front or within the
@@ -294,7 +299,7 @@ class SearchResult(os.PathLike[str]):
         return self.front.best(limits)
 
     def plot(self, ax: "Axes | None" = None) -> Figure:
-        """Return a figure of the metric over the first cost, with one panel per target.
+        """Return a figure of candidates and front: the metric over the first cost, by target.
 
         Args:
             ax: Axes of matplotlib to draw into, for a search with one target.
@@ -318,7 +323,7 @@ class SearchResult(os.PathLike[str]):
         return figure
 
     def why(self, genotype_id: str = "front") -> "WhyReport":
-        """Return when and why a candidate was proposed, and its dominance relations.
+        """Return when and why a candidate was proposed, and which candidates it dominates.
 
         Args:
             genotype_id: Id of a candidate, or its first digits; ``front`` lists the front.
@@ -337,7 +342,7 @@ class SearchResult(os.PathLike[str]):
 
         Args:
             pick: ``knee``, ``most_accurate``, ``fastest``, ``smallest``, ``all``, an id, or an
-                expression.
+                expression such as ``accuracy max where latency_ms < 0.5``.
             options: Options of ``hwnas export``, for example ``dir="models"``.
 
         Raises:

@@ -37,7 +37,9 @@ _N_IMAGES = 64  # images to compare the parts with the whole network
 def split(
     configs: Sequence[SplitConfig], arguments: Sequence[str], reporter: Reporter
 ) -> FolderResult:
-    """Split the network of an export into two parts, check and time them, and write them.
+    """Split the network of an export in two, at each possible place; check, time and write parts.
+
+    The tables of the result are ``cuts`` (one row per place) and ``profile`` (latencies).
 
     Args:
         configs: The options for each target.

@@ -44,7 +44,7 @@ from hwnas.workflows.result_folders import Line, TrainResult
 
 
 def check_tensorboard() -> None:
-    """Check that the package of TensorBoard is installed.
+    """Check that the package ``tensorboard`` is installed.
 
     Raises:
         ConfigError: the package is missing.
@@ -101,7 +101,7 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
     Raises:
         ConfigError: an option is invalid, there is no such network, or a package is missing.
         RunError: the run cannot be resumed with these options.
-        TrainingError: the training diverged or collapsed.
+        TrainingError: the training diverged or collapsed, or a batch does not fit into memory.
     """
     files.check_folder_path(Path(config.run.supernets), "run.supernets")
     if config.train.tensorboard:
@@ -353,7 +353,7 @@ class CsvLog:
                 self._earlier = [dict(row) for row in csv.DictReader(file)]
 
     def __call__(self, row: LogRow) -> None:
-        """Add a row; write regularly."""
+        """Add a row; write the file every 50 rows, and after a row with a metric."""
         self._rows.append(dict(row))
         measured = any(name.partition("_")[0] in quality_names() for name in row)
         if len(self._rows) % _EVERY == 1 or measured:

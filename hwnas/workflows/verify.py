@@ -36,7 +36,14 @@ from hwnas.workflows.reporter import Reporter
 
 @final
 class RepeatedExits:
-    """The segments of an export on this machine, and their failed checks."""
+    """Repeats the checks of early exits on this machine; ``failed`` has the names of failed ones.
+
+    Args:
+        folder: The export.
+        recorded: Its ``proof.json``.
+        leaving: Entry ``exits`` of the proof.
+        task: The task.
+    """
 
     def __init__(self, folder: Path, recorded: Proof, leaving: EarlyExitsRecord, task: Task):
         self._folder, self._leaving, self._task = folder, leaving, task
@@ -47,7 +54,7 @@ class RepeatedExits:
         self.failed: list[str] = []
 
     def bits(self, images: Floats) -> list[str]:
-        """Load the segments and compare their outputs with the whole network's; return messages.
+        """Load the segments and compare their outputs with the stored ones; return a message.
 
         If a package is missing, the message says so, and nothing is compared.
 
@@ -66,14 +73,17 @@ class RepeatedExits:
         return [f"{n} segments one after another on {len(images)} images: {errors}."]
 
     def read(self, images: Floats, targets: Targets) -> None:
-        """Run test images through the segments with early exits."""
+        """Run normalised test images through the segments, if ``bits`` has loaded them."""
         if self._segments is not None:
             result = self._segments.left(images, self._leaving["thresholds"])
             self._found.append(self._task.per_sample(result.outputs, targets))
             self._at.append(result.at)
 
     def ended(self) -> list[str]:
-        """Compare the results with the proof; return messages."""
+        """Compare the exits taken and the accuracy with the proof; return a message.
+
+        Empty if ``read`` has run no images.
+        """
         if not self._found:
             return []
         figure, at = self._task.score(np.concatenate(self._found)), np.concatenate(self._at)
@@ -96,10 +106,12 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
     """Repeat the checks of an export, and report the results as messages.
 
     Raises:
-        ProofError: a file has changed, or an artefact's results differ from the proof.
+        ProofError: a file has changed, the signature does not match ``key``, a check already failed
+            at export, or results differ from the proof.
         RunError: the folder is not an export, or none of its artefacts runs here.
         ConfigError: the public key cannot be read, or ``target`` cannot run the export.
-        DataError: the named data set is missing, or is not that of the export.
+        DataError: the data set at ``data`` is missing, is not that of the export, or torch is not
+            installed to read it.
         DeviceError: the devices of ``rpc.tracker`` do not respond.
     """
     folder = Path(config.export)

@@ -35,7 +35,8 @@ def why(config: WhyConfig) -> WhyReport:
     """Return the explanation of a candidate, or of the front (``id=front``).
 
     Raises:
-        RunError: the folder is not that of a search, or no trial is finished.
+        RunError: the folder is not that of a search, or is that of one of several targets, or no
+            trial is finished.
         ConfigError: no candidate has this id, or several ids start with it.
     """
     run = read_run(Path(config.run), config.study.storage)

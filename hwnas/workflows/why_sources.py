@@ -23,16 +23,18 @@ _AFTER = re.compile(r".*_after_(\d+)_epochs")
 class TrainingHistory:
     """Observations and estimates of a candidate's metric on the validation split, in order."""
 
-    figures: Sequence[tuple[str, Quantity]]  #: description and value
+    figures: Sequence[tuple[str, Quantity]]  #: label, such as ``after 3 epochs``, and metric
     lines: Sequence[str]  #: the history as sentences
 
 
 def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
-    """Return the history of a candidate's metric before verification.
+    """Return a candidate's metric after each training and after fine-tuning, and its estimates.
+
+    All are on the validation split.
 
     Args:
         run: The search, finished or unfinished.
-        candidate: The candidate as in the study.
+        candidate: The candidate as recorded by the search.
     """
     manifest = run.manifest
     figures, lines = [*_training_figures(manifest, candidate)], []
@@ -159,7 +161,8 @@ def read_run(path: Path, storage: str | None) -> Run:
         storage: URL of the study's database, if the user gave it.
 
     Raises:
-        RunError: the folder is not that of a search, or no trial is finished.
+        RunError: the folder is not that of a search, or is that of one of several targets, or no
+            trial is finished.
     """
     if not path.is_dir():
         raise RunError(f"run={path}: folder not found. Give the folder of a search.")
@@ -187,7 +190,10 @@ def progress(run: Run) -> str:
 
 
 def verified_candidates(run: Run) -> list[Candidate]:
-    """Return the verified front of a search for one target, cheapest first; else empty."""
+    """Return the front members with the metric and costs of their compiled files.
+
+    They are sorted by the first cost. Empty for several targets.
+    """
     if "targets" in run.manifest:
         return []
     first, *_ = costs_in(run.record.objectives)

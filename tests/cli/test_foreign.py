@@ -60,9 +60,9 @@ def test_target_batch_matches_model_batch() -> None:
         ("npu", "eight.onnx", "has the batch size 8, but target 'npu'"),
         ("sketch", "text.onnx", "This is not a valid ONNX model"),
         ("sketch", "missing.onnx", "file not found"),
-        ("sketch", "model.tflite", "a file of type '.tflite' is not read. Allowed: RUN/models/ID"),
-        ("sketch", "model.PT", "a file of type '.PT' is not read"),
-        ("sketch", "model", "a file of type '' is not read"),
+        ("sketch", "model.tflite", "no JSON file (suffix .json). Allowed: RUN/models/ID"),
+        ("sketch", "model.PT", "no JSON file (suffix .json)"),
+        ("sketch", "model", "no JSON file (suffix .json)"),
         ("npu", "mine.onnx", "'stem' cannot be written for the NPU: conv2d+silu"),
     ],
 )

@@ -404,7 +404,7 @@ def test_damaged_table_is_reported(table: Path, name: str) -> None:
         (["profile", *LAB, "tuning.n_plans=0"], "tuning.n_plans must be a whole number in"),
         (
             ["profile", *LAB, "networks.fit=60", "networks.interval=19"],
-            "has 84 networks, too few",
+            "has 84 networks. Profiling needs",
         ),
         (["profile", *LAB, "transfer_from=nobody"], "no latency table of this target"),
         (["profile", *LAB, "transfer_from=lab"], "transfer_from=lab is the target itself"),

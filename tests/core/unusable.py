@@ -29,5 +29,5 @@ CHANGES: list[tuple[Callable[[Path], object], str]] = [
         "ended without a front: nothing fits",
     ),
     (lambda run: (run / "manifest.json").unlink(), "it has no manifest.json"),
-    (lambda run: edit(run, "verb", "train"), "is not the folder of a search that trained networks"),
+    (lambda run: edit(run, "verb", "train"), "is of 'hwnas train'. Give the folder of a search"),
 ]

@@ -105,7 +105,8 @@ def with_names(verb: str, arguments: Sequence[str]) -> list[str]:
     """Return arguments with the names of options: ``why RUN ID`` is ``why run=RUN id=ID``.
 
     Raises:
-        ConfigError: there are too many, one is given by name, too, or a flag is unknown.
+        ConfigError: too many have no name, an option is given with and without name, or a flag is
+            unknown.
     """
     arguments = [a.replace("=~/", f"={Path.home()}/", 1) for a in arguments]  # shells do not
     behind = [False, *(a in TAKE_A_VALUE for a in arguments)]
@@ -160,11 +161,7 @@ _INSTEAD = {
 
 
 def _check_flags(arguments: Sequence[str]) -> None:
-    """Reject flags of other programs, with the option to write instead.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Raise ``ConfigError`` for a flag of other programs, with the option to write instead."""
     for argument in arguments:
         flag, sign, value = argument.partition("=")
         if not flag.startswith("-") or flag in _FLAGS:
@@ -244,7 +241,7 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
 
 
 def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list[str]]:
-    """Return a list of arguments for each target of ``+target=[npu,cpu]``; for one target one list.
+    """Return the arguments for each target of ``+target=[npu,cpu]``; without it they are unchanged.
 
     Arguments with the name of a target in front apply only to it: ``npu.budget.latency_ms=0.3``.
 
@@ -356,7 +353,7 @@ def _checked_key(key: str) -> str:
 
 
 def check_places(configs: Sequence[Any], arguments: Sequence[str], run: str) -> None:
-    """Reject databases, trackers and programs that only a run folder names: it may be foreign.
+    """Reject databases, trackers and programs that only a run folder names, not the user.
 
     Args:
         configs: The configurations of the run, one for each target.
@@ -364,7 +361,7 @@ def check_places(configs: Sequence[Any], arguments: Sequence[str], run: str) -> 
         run: The option that named the run folder.
 
     Raises:
-        ConfigError: the run names one, and the user did not repeat it.
+        ConfigError: the run names one, and ``arguments`` do not repeat it.
     """
     pairs = [(a.partition("=")[0], text_of(a.partition("=")[2])) for a in arguments]
     for option, value in (place for each in configs for place in _places(each)):

@@ -99,7 +99,7 @@ def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) ->
         swept: Whether commas separate the values of several runs (``-m``).
 
     Raises:
-        ConfigError: An option was renamed or deleted, is empty, is given twice, or has no effect.
+        ConfigError: an option was renamed or deleted, is empty, is given twice, or has no effect.
     """
     check_names(name, arguments)
     arguments = check_meaning(name, arguments)
@@ -109,13 +109,13 @@ def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) ->
 
 
 def check_folders(arguments: Sequence[str]) -> None:
-    """Check the YAML files of ``--config-dir DIR`` before Hydra reads them: it has no size limits.
+    """Check the YAML files of ``--config-dir DIR``, before Hydra reads them without size limits.
 
     Only files that an argument or another file names are checked. The folders are registered, so
     that suggested commands repeat them.
 
     Raises:
-        ConfigError: A file is not valid YAML, has tags, a key twice, or is too large.
+        ConfigError: a file is not valid YAML, has tags, a key twice, or is too large.
     """
     _, folders = package.without_folders(arguments)
     invalid: dict[str, ConfigError] = {}
@@ -170,7 +170,10 @@ def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
 
 @contextmanager
 def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Convert errors of Hydra and OmegaConf into ``ConfigError``, with a message for users."""
+    """Convert errors of Hydra and OmegaConf within the context into ``ConfigError``.
+
+    The message names the option of configuration ``name`` and the value in ``arguments``.
+    """
     try:
         yield
     except _HYDRA_ERRORS as error:
@@ -218,7 +221,9 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
     unit of their metric.
 
     Raises:
-        ConfigError: the run folder names a database or program that only the user may choose.
+        ConfigError: a limit has no unit or an unknown one, or the run folder names a database or
+            program that only the user may choose.
+        RunError: ``run.resume`` is not a run.
     """
     arguments = in_units(arguments)
     if (resume := last_text(arguments, "run.resume")) is None or resume == "null":
@@ -294,7 +299,7 @@ def _existing(path: str, run: Path, directory: str) -> str:
 
 
 def keep_inputs(run: Path, arguments: Sequence[str]) -> None:
-    """Copy the small files that arguments name into ``RUN/inputs``: spaces, targets, settings.
+    """Copy the files that arguments name into ``RUN/inputs``: YAML, INI and JSON up to 4 MiB.
 
     A copy of the run can then be resumed and exported on machines without these files.
     """
@@ -344,7 +349,11 @@ def _search_arguments(run: Path, manifest: Manifest) -> list[str]:
 def searches(folder: str) -> list[Any]:
     """Return the configurations of the search in a folder, one for each target.
 
-    ``accuracy`` is what the search used, chosen by default or not.
+    ``accuracy`` is the one that the search used, also if it was chosen by default.
+
+    Raises:
+        RunError: the folder is not a run.
+        ConfigError: an option is invalid, or only the user may choose it.
     """
     manifest = read_manifest(Path(folder), "run")
     arguments = [
@@ -358,17 +367,19 @@ def searches(folder: str) -> list[Any]:
 
 
 def with_networks(folder: str) -> list[Any]:
-    """Return the configurations of a search as ``searches``, if it trained networks.
+    """Return the configurations of a search that trained networks; see ``searches``.
 
     Raises:
-        ConfigError: it did not.
+        ConfigError: the folder is not that of a search, or the search trained no networks.
     """
     manifest = read_manifest(Path(folder), "run")
     weights = accuracy_source(manifest)
-    has_none = weights == "supernet" and "checkpoint" not in manifest
-    if manifest.get("verb") != "search" or weights == "table" or has_none:
+    if (verb := manifest.get("verb")) != "search":
+        raise ConfigError(f"run={folder} is of 'hwnas {verb}'. Give the folder of a search.")
+    if weights == "table" or (weights == "supernet" and "checkpoint" not in manifest):
         raise ConfigError(
-            f"run={folder} is not the folder of a search that trained networks: give another one."
+            f"run={folder}: this search trained no networks. Give a search with accuracy=trained "
+            "or accuracy=supernet."
         )
     return searches(folder)
 
@@ -377,7 +388,7 @@ def with_supernet(folder: str) -> Any:
     """Return the configuration of a search with a supernet, for its first target.
 
     Raises:
-        ConfigError: the search trained no supernet.
+        ConfigError: the folder is not that of a search, or the search trained no supernet.
     """
     searches = with_networks(folder)
     if searches[0].accuracy != "supernet":

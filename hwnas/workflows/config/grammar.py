@@ -57,7 +57,7 @@ def quoted_if_needed(text: str) -> str:
 
 
 def text_of(value: str) -> str:
-    """Return the text of a value, without Hydra's quotes."""
+    """Return the text of a value without Hydra's quotes; without valid quotes the value itself."""
     if value[:1] not in ("'", '"') or len(value) < 2:
         return value
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -178,7 +178,7 @@ _KEY = re.compile(r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|K
 
 
 def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
-    """Return one sentence for users on an error of Hydra or OmegaConf.
+    """Return the message for users on an error of Hydra or OmegaConf, without Hydra's terms.
 
     Args:
         error: The error.

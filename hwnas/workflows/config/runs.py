@@ -165,7 +165,7 @@ class CompressConfig(DeliveryConfig):
 
     @property
     def allowed(self) -> Budget:
-        """The limits in ``budget``, checked.
+        """The limits in ``budget``.
 
         Raises:
             ConfigError: a limit has an unknown metric, is not a number or not positive.

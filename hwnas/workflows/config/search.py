@@ -54,7 +54,7 @@ def spaces_of(search_space: object, target: Target) -> list[str]:
 
 
 def not_several(spaces: Sequence[str]) -> str:
-    """Return the end of the error message for several search spaces where one is allowed."""
+    """Return the end of an error message: several search spaces are given, one is allowed."""
     return f", not {len(spaces)}: choose one, as search_space={spaces[0]}."
 
 
@@ -183,7 +183,7 @@ class SearchConfig:
 
     @property
     def allowed(self) -> Budget:
-        """The limits in ``budget``, checked.
+        """The limits in ``budget``.
 
         Raises:
             ConfigError: a limit has an unknown metric, is not a number or not positive.
@@ -197,7 +197,7 @@ class SearchConfig:
 
     @property
     def expected_costs(self) -> list[str]:
-        """The expected costs of early exits among ``objectives`` and limits of ``budget``."""
+        """Names of costs expected with early exits, among ``objectives`` and ``budget``."""
         return metrics.expected_costs([*self.objectives, *self.allowed.limits])
 
     @property
@@ -220,7 +220,8 @@ def checked_cost(cost: str | None, target: Target) -> str:
     """Return the name of the cost model; ``None``: the default of the target's runtime.
 
     Raises:
-        ConfigError: the cost model was renamed, or does not support the target.
+        ConfigError: the cost model is unknown, was renamed, or does not support the target; or it
+            is ``roofline``, and the target has no roofline or one for another number of threads.
     """
     if (new := RENAMED_VALUES["cost"].get(str(cost))) is not None:
         raise ConfigError(f"cost={cost} was renamed: write cost={new}.")
@@ -291,7 +292,7 @@ class TabularConfig:
 
     @property
     def allowed(self) -> Budget:
-        """The limits in ``budget``, checked.
+        """The limits in ``budget``.
 
         Raises:
             ConfigError: a limit has an unknown metric, is not a number or not positive.

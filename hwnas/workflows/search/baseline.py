@@ -70,7 +70,7 @@ def compare_cascades(
         own: Verified members of the front.
         cascades: Their cascades, as returned by ``of_front``.
         base: Networks of the baseline.
-        base_cascades: Their cascades, if known.
+        base_cascades: Their cascades; may be empty.
         quality: The metric.
 
     Returns:
@@ -104,7 +104,7 @@ _WEIGHTS = {"supernet": "weights of a supernet", "trained": "trained separately"
 _TEXTS = ("description", "caveat", "source")  # of a target, without effect
 _UNFINISHED = {
     "running": "is running or was interrupted. Finish it: hwnas resume {path}",
-    "finished by another": "was verified by another process. Name the folder of that process",
+    "finished by another": "was ended by another process. Name the folder of that process",
     "nothing fits the budget": "has no candidate within its budget. Name another search",
     "none could be verified": "has no verified network. Name another search",
 }
@@ -114,16 +114,17 @@ _UNFINISHED = {
 class Baseline:
     """An earlier front, for one target."""
 
-    name: str  #: as the user wrote it
-    run: ComparedRun
-    kind: FrontStage  #: whether its searched or its verified values are compared
+    name: str  #: path, as the user wrote it
+    run: ComparedRun  #: its networks
+    #: compared values: ``searched`` (validation split) or ``verified`` (compiled files, test split)
+    kind: FrontStage
     weights: str  #: origin of the weights as text; empty if unknown
     n_over: int  #: networks left out: they exceed the budget of this search
-    cascades: Sequence[FrontPoint] = ()  #: of its networks, by expected latency
+    cascades: Sequence[FrontPoint] = ()  #: cascades of its networks, see :func:`of_run`
 
     @property
     def points(self) -> Sequence[FrontPoint]:
-        """The compared networks."""
+        """The networks with the compared values."""
         return (self.run.verified if self.kind == "verified" else self.run.scored) or []
 
     def compared_with(
@@ -134,7 +135,7 @@ class Baseline:
         Args:
             config: The configuration of the search.
             candidates: Its candidates.
-            members: Its verified networks.
+            members: Its compiled networks; those with ``is_deliverable`` are compared.
         """
         quality, cost = _objectives(config)
         points = _deliverable(members)
@@ -156,7 +157,7 @@ class BaselineComparison:
     def with_cascades(
         self, members: Sequence[Member], cascades: CascadeReport
     ) -> "BaselineComparison":
-        """Return the comparison with mean latencies of cascades, if latencies are compared."""
+        """Return the comparison with ``average`` set, if latencies are compared; else itself."""
         quality, base = self.found.quality, self.baseline
         if self.found.cost.name != LATENCY:
             return self
@@ -195,7 +196,7 @@ class BaselineComparison:
         return OverlaidFront(label, [point.figures for point in self.baseline.points])
 
     def table(self) -> PageTable:
-        """Return the table for a page."""
+        """Return the table of costs at equal metric, for a page."""
         return equal_accuracy_table(self.found, FrontLabels(""), "All figures: baseline.csv.")
 
     def to_json(self) -> dict[str, Any]:
@@ -213,8 +214,8 @@ def read_baselines(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
     """Return the baseline of each target that has one, by name of the target.
 
     Raises:
-        RunError: a baseline is unfinished, for another target or other data, lacks the cost, or
-            has no network within the budget.
+        RunError: a baseline cannot be read, is unfinished, for another target or other data, lacks
+            the cost, or has no network within the budget.
         ConfigError: no objective of the search is a minimised cost.
     """
     found = {}

@@ -25,7 +25,7 @@ class CascadeReport:
     """Cascades of the members of a target's front; may be empty."""
 
     stages: Sequence[CascadeStage] = ()  #: members within the budget, with their predictions
-    found: Sequence[Cascade] = ()  #: fastest first
+    found: Sequence[Cascade] = ()  #: cascades, fastest first
 
     @property
     def sentences(self) -> list[str]:
@@ -46,16 +46,16 @@ class CascadeReport:
 
     @property
     def tables(self) -> list[PageTable]:
-        """The table for a page, as a list; empty if there is nothing to show."""
+        """The table for a page, as a list; empty if no cascade is on the front."""
         return [report.cascades_table(self.found)] * any(c.on_front for c in self.found)
 
     @property
     def pictures(self) -> list[SvgFigure]:
-        """The figure for a page, as a list; empty if there is nothing to show."""
+        """The figure for a page, as a list; empty if no cascade is on the front."""
         return [report.cascades_figure(self.stages, self.found)] if self.tables else []
 
     def write(self, folder: RunFolder, metric: str) -> None:
-        """Write the table, or remove the table of an earlier end of the search.
+        """Write ``cascades.csv``, one row per cascade; without cascades remove the file.
 
         Args:
             folder: Folder of the target.
@@ -72,16 +72,17 @@ def cascades_of_target(
     Args:
         config: Configuration of the target.
         here: Members of the target.
-        server: Members of the target ``link.to``, if it is another one.
+        server: Members of the target ``link.to``; empty without it, or if it is this target.
     """
     link = CascadeLink(str(config.link.to), config.link.latency_ms, config.link.usd_per_m)
     return CascadeReport(here, cascades.find_cascades(here, config.allowed, server, link))
 
 
 def stages(folder: RunFolder, members: Sequence[Member], batch: int) -> list[CascadeStage]:
-    """Return the members within the budget with stored predictions, fastest first.
+    """Return the deliverable members with stored predictions, fastest first.
 
-    Networks with a batch size above 1 are left out: a cascade decides for each image.
+    Networks with a batch size above 1 are left out: a cascade decides for each image. See
+    ``Member.is_deliverable``.
 
     Args:
         folder: Folder of the target.
@@ -134,16 +135,16 @@ class ExitReport:
 
     @property
     def tables(self) -> list[PageTable]:
-        """The table for a page, as a list; empty if there is nothing to show."""
+        """The table for a page, as a list; empty without early exits."""
         return [report.exits_table(self.found)] if self.found else []
 
     @property
     def pictures(self) -> list[SvgFigure]:
-        """The figure for a page, as a list; empty if there is nothing to show."""
+        """The figure for a page, as a list; empty without early exits."""
         return [report.exits_figure(self.networks, self.found)] if self.found else []
 
     def write(self, folder: RunFolder, metric: str) -> None:
-        """Write the table, or remove the table of an earlier end of the search.
+        """Write ``exits.csv``, one row per network and thresholds; without rows remove the file.
 
         Args:
             folder: Folder of the target.

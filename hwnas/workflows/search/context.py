@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetContext:
-    """One target. Several targets share search spaces, data and supernets."""
+    """One target of a search. Several targets share search spaces, data and supernets."""
 
-    parts: components.SearchComponents
+    parts: components.SearchComponents  #: options, networks and data
     device: "MeasuredTarget | None"  #: ``None`` if costs are estimated
     evaluator: Accuracies  #: scores candidates and provides their weights
     #: evaluator and cost model of the user, from Python
@@ -77,7 +77,7 @@ class TargetContext:
             yield device
 
     def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
-        """Return the front as searched, before verification.
+        """Return the Pareto front by the values of the search, fastest first.
 
         Args:
             candidates: Candidates of the search.
@@ -99,7 +99,15 @@ class TargetContext:
         progress: Progress,
         phase: str = "Verify front",
     ) -> Front:
-        """Verify candidates with their final weights; return the front and write its files."""
+        """Compile candidates with their final weights and evaluate the files; return the front.
+
+        Args:
+            members: The candidates.
+            finisher: Provides the weights; networks without them are trained.
+            folder: Folder of the target, into which files and results are written.
+            progress: Is notified of progress.
+            phase: Title of the progress bar.
+        """
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=NullProgress())
         one = replace(verifier(self.parts, finisher, self.device), phase=phase)
@@ -120,10 +128,10 @@ def open_contexts(
 
     Args:
         configs: One for each target.
-        progress: Progress of loading.
+        progress: Is notified of loading.
         own: Custom evaluator and cost model.
         data: The data, if another process has read them.
-        settle: Returns the configurations with options that depend on the data.
+        settle: Returns the configurations with options that depend on the data; default: as given.
 
     Raises:
         HwnasError: an option, the data, a search space or a target is invalid.
@@ -253,14 +261,17 @@ def views(contexts: Sequence[TargetContext]) -> dict[str, SearchView]:
 
 
 def followed(contexts: Sequence[TargetContext]) -> list[SearchView]:
-    """Return the views for the progress display: each target and, if several, all together."""
+    """Return objectives, limits and candidates of each target and, if several, of all together."""
     all_of_them, own = targets(contexts), [*views(contexts).values()]
     several = all_of_them.are_several
     return [*own, all_of_them.view_of_all(objectives(contexts))] if several else own
 
 
 def digests(contexts: Sequence[TargetContext]) -> dict[str, str]:
-    """Return digests of the settings that determine the results, by name."""
+    """Return digests of the settings that determine the results, by name.
+
+    Names of several targets have a prefix, such as ``npu.budget``.
+    """
     all_of_them = targets(contexts)
     found: dict[str, str] = {}
     for s in contexts:
@@ -289,10 +300,10 @@ def search_task(
 
 
 def check_budget(task: loop.SearchProblem) -> None:
-    """Refuse a budget that even the cheapest candidate misses by far.
+    """Refuse a budget that even the smallest network exceeds by more than a factor of 2.
 
     Raises:
-        BudgetError: it names the binding limit and the cost of the cheapest candidate.
+        BudgetError: it names the binding limit and the cost of the smallest network.
     """
     check_limits(task.space, task.budget.limits, task.cost_model)
 

@@ -25,10 +25,11 @@ class CheckedEvaluator:
         self._evaluator, self._metric = evaluator, metric
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the score of a genotype, with plain numbers.
+        """Return the score of a genotype, with numbers of arrays and tensors as Python numbers.
 
         Raises:
-            ConfigError: the result is no ``hwnas.Score``, or out of the metric's range.
+            ConfigError: the result is no ``hwnas.Score``, is out of the metric's range, has an
+                unknown source, or a number that is not finite.
         """
         where = f"evaluator= for network {genotype.id}"
         found: object = self._evaluator.score(genotype, incumbent)
@@ -71,7 +72,8 @@ class CheckedCostModel:
 
         Raises:
             CompileError: the cost model rejects the network.
-            ConfigError: the result is no ``hwnas.Cost``, or lacks an objective or a limited cost.
+            ConfigError: the result is no ``hwnas.Cost``, lacks an objective or a limited cost, has
+                an unknown source, or a number that is not finite.
         """
         found = self._validated(genotype)
         missing = [name for name in self._needed if name not in found.figures]
@@ -172,14 +174,14 @@ _DIGESTS = {"evaluator": "own evaluator", "cost_model": "own cost model"}
 
 @dataclass(frozen=True)
 class CustomComponents:
-    """Custom objects of a search from Python; a run records only their classes.
+    """Evaluator and cost model that a search from Python is given; a run records their classes.
 
     Raises:
         ConfigError: an object lacks its method.
     """
 
     evaluator: Evaluator | None = None  #: scores networks; final weights follow ``accuracy=``
-    cost_model: CostModel | None = None  #: of candidates; verification uses the target's files
+    cost_model: CostModel | None = None  #: of candidates; compiled files are costed as usual
 
     def __post_init__(self) -> None:
         for keyword, given, has in (
@@ -204,14 +206,18 @@ class CustomComponents:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Names of the objects' classes, by their names in messages and digests."""
+        """Names of the objects' classes, by ``own evaluator`` or ``own cost model``."""
         return {_DIGESTS[keyword]: name for keyword, name in self.named.items()}
 
     def check_resumed(self, earlier: Row, folder: str) -> None:
-        """Refuse to resume a run without its objects, or with others.
+        """Refuse to resume a run without its objects, or with those of other classes.
+
+        Args:
+            earlier: Manifest of the run; empty for a new run.
+            folder: Folder of the run, for messages.
 
         Raises:
-            RunError: an object differs.
+            RunError: a class differs.
         """
         if not earlier:
             return
@@ -238,8 +244,8 @@ class CustomComponents:
         """
         if self.named and (workers or 1) > 1:
             raise ConfigError(
-                f"study.workers={workers}: a custom {' and '.join(self.named)} runs in one process "
-                "only. Remove study.workers."
+                f"study.workers={workers} is not possible with {'= and '.join(self.named)}=: "
+                "custom objects run in one process only. Remove study.workers."
             )
         if self.cost_model is not None and n_targets > 1:
             raise ConfigError(

@@ -45,20 +45,20 @@ def end(  # noqa: PLR0913, PLR0917
     baselines: Mapping[str, "Baseline"],
     limit: TimeLimit | None = None,
 ) -> SearchOutcome:
-    """Fine-tune and verify the front of each target, write reports, and return the results.
+    """Fine-tune, compile and evaluate the front of each target; write and return the results.
 
     Args:
         contexts: One for each target.
         folder: Folder of the run.
-        manifest: Manifest of the run.
+        manifest: Manifest of the run; results are added to it.
         candidates: All candidates of the search.
         reporter: Is notified of progress.
         baselines: Baselines by name of the target.
-        limit: Time limit of the command.
+        limit: Time limit of the command, if there is one.
 
     Raises:
         BudgetError: no candidate is feasible on any target.
-        RunError: no feasible candidate could be verified.
+        RunError: no feasible candidate was fine-tuned, compiled and evaluated without an error.
     """
     feasible, missed = _feasible(contexts, folder, candidates)
     lacking = dict.fromkeys({s.target for s in contexts} - {s.target for s in feasible}, _NOTHING)
@@ -280,7 +280,7 @@ class RemainingTime:
         self._n_steps = max(1, steps * (self._epochs or 0))
 
     def begin(self, name: str, n_steps: int) -> float:
-        """Return the expected seconds of a phase, which no longer is later work."""
+        """Return the expected seconds of a phase that begins; infinite if they are unknown."""
         if name in FINETUNING:
             self._n_begun += n_steps / self._n_steps
             seconds, epoch_s = self._finetuning_s(n_steps / self._n_steps), self._epoch_s()
@@ -293,7 +293,10 @@ class RemainingTime:
         return math.inf
 
     def left_s(self, phase_s: float) -> float | None:
-        """Return the seconds until the end; ``None`` if the duration of an epoch is unknown."""
+        """Return the seconds until the end; ``None`` if the duration of an epoch is unknown.
+
+        ``phase_s`` are those of the current phase.
+        """
         n_networks = self._n_networks()
         n_later = (self._n_targets - self._n_verified) * n_networks
         later_s = n_later * self._verification_s() + _REPORT_S

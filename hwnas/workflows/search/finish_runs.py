@@ -75,7 +75,7 @@ def finisher(
         manifest: Manifest of the search.
         candidates: Candidates of the search, with the metric after each fidelity.
         config: Options of the export.
-        progress: Progress of trainings.
+        progress: Is notified of trainings.
     """
     weights = at_recorded_fidelity(
         context.evaluator, completed_trainings(context.config, candidates)
@@ -98,11 +98,11 @@ def finisher(
 def check_weights_exist(
     finisher: Finetuner, genotypes: Sequence[Genotype], manifest: Manifest
 ) -> None:
-    """Check that the weights of networks exist and need not be trained again.
+    """Check that the weights with which a search ended exist and need not be trained again.
 
     Args:
         finisher: Fine-tuner of the search.
-        genotypes: Networks of the search, fine-tuned or not.
+        genotypes: The networks, fine-tuned or not.
         manifest: Manifest of the search.
 
     Raises:
@@ -138,7 +138,7 @@ def check_resumed_weights(
         earlier: The manifest before resuming; empty for a new search.
         candidates: Candidates of the search.
         folder: Folder of the search.
-        progress: Progress of the command.
+        progress: Is notified of progress.
 
     Raises:
         RunError: the weights are missing, or this version would train different ones.
@@ -211,7 +211,7 @@ class FinetuneResult:
     """The result of fine-tuning one network."""
 
     figure: Quantity  #: metric on the validation split
-    elapsed_s: float | None = None  #: seconds of the training; ``None`` if it was resumed
+    elapsed_s: float | None = None  #: seconds of the training; ``None``: resumed, or no time limit
     without_int8_training: bool = False  #: True if time ran out before its int8 training
 
 
@@ -233,7 +233,8 @@ class FinetuneBatch:
     targets: Sequence[FinetuneTarget] = ()
     #: worker processes; ``None``: networks are trained in this process
     crew: "TaskProcesses[list[Finetuner]] | None" = None
-    #: Returns the estimated seconds of a network; ``_ready`` times steps if these may be too long.
+    #: Returns the estimated seconds of a network. If they are over half of the remaining time, a
+    #: few steps are timed.
     estimate_s: Callable[[Genotype], float] = lambda genotype: math.inf
     n_expected: int = 0  #: number of networks including those of ``refill``, for progress displays
     #: Returns more networks, given the results so far; called when no network is left to start.
@@ -247,12 +248,12 @@ def finished(
     phase: str,
     how: FinetuneBatch = FinetuneBatch(),
 ) -> dict[str, FinetuneResult | None]:
-    """Fine-tune networks; return the result of each by id, ``None`` if time ran out.
+    """Fine-tune networks, or resume; return the result of each by id, ``None`` if time ran out.
 
     Args:
         finisher: Fine-tunes one network.
         genotypes: Genotypes of the networks.
-        phases: Progress of the command.
+        phases: Is notified of progress.
         phase: Title of the progress bar.
         how: Time window, targets and processes.
     """

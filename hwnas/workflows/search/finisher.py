@@ -46,15 +46,16 @@ _LONG_S = 1e9  # of a training after the time limit
 
 @dataclass(frozen=True)
 class Finetuner:
-    """Fine-tunes networks of a search; all learn from the same predictions of one teacher."""
+    """Fine-tunes networks of a search; they learn from the predictions of one teacher."""
 
     parts: SearchComponents
     weights: Accuracies  #: provides the weights of the search
-    teacher: Genotype | None = None  #: the most accurate network; ``None``: ``tutor``, if given
+    teacher: Genotype | None = None  #: network whose predictions the others learn, if there is one
     progress: Progress = field(default_factory=NullProgress)
     #: options of all networks but the teacher; ``None``: those of the search
     other: FinetuningConfig | None = None
-    tutor: TeacherProvider | None = None  #: used without ``teacher``, such as the largest subnet
+    #: provides predictions without ``teacher``, such as those of a supernet's largest subnet
+    tutor: TeacherProvider | None = None
     #: ids of networks without int8 training, because time ran out
     without_int8_training: Collection[str] = ()
     #: epochs of each network instead of the default, to fit into a time limit
@@ -62,7 +63,7 @@ class Finetuner:
 
     @property
     def config(self) -> FinetuningConfig:
-        """Options of fine-tuning."""
+        """The options of fine-tuning: ``other``, else ``searched``."""
         return self.other or self.searched
 
     @property
@@ -76,7 +77,7 @@ class Finetuner:
 
     @property
     def left(self) -> dict[str, int]:
-        """Number of completed fidelities of the networks that the search trained, by id."""
+        """Number of completed fidelities of networks trained separately, by id; else empty."""
         return (
             self.weights.recorded_fidelities if isinstance(self.weights, TrainedEvaluator) else {}
         )
@@ -95,9 +96,10 @@ class Finetuner:
         return self.in_int8(genotype) if is_int8 else self._finished(genotype, None)
 
     def in_int8(self, genotype: Genotype) -> DeployableNetwork:
-        """Return the network with an int8 version if possible, for any target.
+        """Return the network with final weights and, if its operators allow it, an int8 version.
 
-        It is trained if necessary, for int8 too if time is left.
+        Missing weights are trained; those for int8 only if the network is not in
+        ``without_int8_training``.
         """
         left_s = 0.0 if genotype.id in self.without_int8_training else math.inf
         return self._in_int8(genotype, lambda: left_s)
@@ -139,7 +141,7 @@ class Finetuner:
 
     @property
     def n_steps(self) -> int:
-        """Number of fine-tuning steps of a network."""
+        """Number of fine-tuning steps of a network, the same for all; 0 without fine-tuning."""
         n_images = len(self.parts.data.train)
         train = self.parts.config.train.for_images(n_images)
         return self.config.epochs * steps_per_epoch(train.images_per_step, n_images)
@@ -174,16 +176,19 @@ class Finetuner:
         return not isinstance(self.weights, TrainedEvaluator) or self.weights.is_kept(genotype)
 
     def checkpoint(self, genotype: Genotype) -> Checkpoint:
-        """Return the checkpoint of a network that ``tuned`` trains."""
+        """Return the checkpoint in which ``tuned`` stores a network; it may not exist yet."""
         return stages.checkpoint(self._origin(genotype), self.config)
 
     def weights_of(self, genotype: Genotype) -> str:
-        """Return an identifier of the final weights of a network."""
+        """Return a text that identifies the final weights of a network."""
         suffix = ", in int8 in haste" * (genotype.id in self.without_int8_training)
         return f"{self.checkpoint(genotype).path.parent.name}{suffix}"
 
     def prepare(self, genotype: Genotype) -> None:
-        """Compute and store the teacher's predictions, which serve all networks."""
+        """Compute and store the teacher's predictions, which serve all networks.
+
+        ``genotype`` is any network that learns from them.
+        """
         stages.prepare(self._origin(genotype), self.config)
 
     def is_teacher(self, genotype: Genotype) -> bool:
@@ -227,7 +232,13 @@ class FinetuneSchedule:
     def of(
         some: Sequence[Candidate], finisher: Finetuner, allowance: TimeBudget
     ) -> "FinetuneSchedule":
-        """Return the schedule for candidates, most probable first, by timing a few of them."""
+        """Return the schedule for candidates, by timing a few of them.
+
+        Args:
+            some: Candidates, those most probably on the front first.
+            finisher: Fine-tunes them.
+            allowance: The time budget; the number of epochs is stored in it.
+        """
         genotypes = {c.id: c.genotype for c in some}
         sizes = {c.id: finisher.n_macs(c.genotype) for c in some}
         n, left_s = finisher.parts.config.study.workers or 1, allowance.left_s()
@@ -264,7 +275,8 @@ class FinetuneSchedule:
         training begins late; if there is none, the first that fits.
 
         Args:
-            wanted: Candidates that were not started, in the order of preference.
+            wanted: Candidates that were not started, in the order of preference. Those that are
+                returned are added to ``started``.
             durations_s: Seconds of each training that ended, by id; ``None`` if it was not
                 complete, or resumed.
             is_begun: Returns whether weights of a network are stored, complete or not.
@@ -284,7 +296,13 @@ class FinetuneSchedule:
 def verifier(
     parts: SearchComponents, finisher: Finetuner, device: "MeasuredTarget | None"
 ) -> Verifier:
-    """Return the verifier of a search. Only it reads the test split."""
+    """Return the object that compiles networks and evaluates the files; only it reads test data.
+
+    Args:
+        parts: Components of the search.
+        finisher: Provides the final weights.
+        device: The device, if the target is measured.
+    """
     data, config = parts.data, parts.config
 
     def batches(split: DataSplit, genotype: Genotype) -> Iterator[ImageBatch]:
@@ -324,7 +342,7 @@ def choose_teacher(
         wanted: Candidates to fine-tune.
         scored: All candidates of a resumed run: its teacher may no longer be in ``wanted``.
         finisher: Fine-tunes them.
-        left_s: Returns the remaining seconds.
+        left_s: Returns the remaining seconds; infinite without a time limit.
     """
     config = finisher.parts.config
     sign = 1 if metric_of(config.metric).maximise else -1

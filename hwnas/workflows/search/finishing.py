@@ -51,7 +51,14 @@ class NotFinetuned:
     option: str  #: option with which the resumed search fine-tunes them
 
     def messages(self, probability: float, run: Path) -> list[str]:
-        """Return a message with their number and the command that fine-tunes them, if any."""
+        """Return a message with their number and the command that fine-tunes them.
+
+        Empty without networks.
+
+        Args:
+            probability: The option ``finish.probability``.
+            run: The run folder.
+        """
         if not self.ids:
             return []
         again = shlex.join(["hwnas", "resume", str(run), self.option])
@@ -68,7 +75,7 @@ class FinetuningOutcome:
 
     known: dict[str, CandidatePosteriors]  #: posteriors of all candidates, by target
     among_finished: dict[str, CandidatePosteriors]  #: posteriors of fine-tuned candidates only
-    finisher: Finetuner
+    finisher: Finetuner  #: fine-tunes the networks
     #: metric of fine-tuned networks on the validation split, by id
     finished: dict[str, Quantity] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)  #: ids of networks for which time ran out
@@ -78,7 +85,7 @@ class FinetuningOutcome:
 
     @property
     def messages(self) -> list[str]:
-        """The teachers that were stopped, and what replaced them."""
+        """One message on stopped teachers, and what replaced them; empty without such teachers."""
         if not self.slow_teachers:
             return []
         names, teacher = ", ".join(self.slow_teachers), self.finisher.teacher
@@ -92,7 +99,7 @@ class FinetuningOutcome:
 
         Args:
             found: Results by id; ``None`` if time ran out.
-            final: Whether this is the last round: the others are then marked as left out.
+            final: Whether this is the last round: networks without a result then get ``left_out``.
         """
         ready = {name: each for name, each in found.items() if each is not None}
         self.finished |= {name: each.figure for name, each in ready.items()}
@@ -103,7 +110,7 @@ class FinetuningOutcome:
         self.left_out -= {*self.finished}
 
     def facts(self) -> Row:
-        """Return the entry ``finishing`` of the manifest."""
+        """Return the entry ``finishing`` of the manifest, with its key."""
         config, teacher = self.finisher.config, self.finisher.teacher
         return {
             "finishing": {
@@ -118,7 +125,7 @@ class FinetuningOutcome:
         }
 
     def as_finished(self, candidate: Candidate) -> Candidate:
-        """Return a fine-tuned candidate with its new metric, and the observed one in details."""
+        """Return a fine-tuned candidate with its new metric, and that of the search in details."""
         metric, figure = self.finisher.parts.config.metric, self.finished[candidate.id]
         read = candidate.figures[metric].value
         metrics = {columns.read_column(metric): read, columns.finished(metric): figure.value}
@@ -142,7 +149,7 @@ class FinetuningOutcome:
         return NotFinetuned(ids, f"finish.max_candidates={len(self.finished) + len(ids)}")
 
     def members(self, target: str) -> list[Candidate]:
-        """Return the candidates to verify: fine-tuned, likely on the front, fastest first.
+        """Return the candidates to compile: fine-tuned, likely on the front, fastest first.
 
         At least the most probable one is returned: among many similar candidates, each probability
         may be low. Posterior estimates are among all candidates, as in ``candidates.parquet``.

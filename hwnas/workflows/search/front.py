@@ -32,20 +32,20 @@ from hwnas.workflows.search.context import TargetContext
 if TYPE_CHECKING:
     from hwnas.workflows.search.baseline import BaselineComparison
 
-#: Files of a verified search.
+#: Files of a finished search in the folder of its target.
 FILES = (
     "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
 )  # fmt: skip
 LONGER = "trained.fidelities, train.epochs, finish.epochs"  #: options that extend training
-BASELINE = "baseline.csv"  #: if a baseline was given
+BASELINE = "baseline.csv"  #: file with the comparison with the baseline, if one was given
 
 
 @dataclass(frozen=True)
 class TargetFront:
-    """The result for one target: its verified front with reports on it."""
+    """The result for one target: its front by compiled files, with reports on it."""
 
     context: TargetContext
-    folder: RunFolder
+    folder: RunFolder  #: folder of the target
     candidates: list[Candidate]  #: as a search for this target alone would have them
     front: Front  #: members fastest first
     against: "BaselineComparison | None"  #: comparison with the baseline, if one is given
@@ -58,12 +58,12 @@ class TargetFront:
 
     @property
     def members(self) -> Sequence[Member]:
-        """The verified networks, fastest first."""
+        """The compiled networks, fastest first, also those that left the front."""
         return self.front.members
 
     @property
     def recommended(self) -> Member | None:
-        """The knee of the verified front; ``None`` at chance level or if the front is empty."""
+        """The knee of the front; ``None`` if it is empty, or none beats a constant answer."""
         return picking.recommended(self.front)
 
     @property
@@ -113,7 +113,7 @@ class TargetFront:
         return measurement_advice(config, networks, self.candidates, self.folder.path)
 
     def result(self, manifest: Row) -> SearchResultData:
-        """Return the data of the first section of a page."""
+        """Return the data of the first section of the report: members, limits and facts."""
         config = self.context.parts.config
         facts = [
             ("target", f"{config.target.name}: {config.target.caveat}"),
@@ -148,10 +148,10 @@ class SearchOutcome:
 
     folder: RunFolder
     manifest: Row
-    fronts: Sequence[TargetFront] = ()  #: of each target with a verified network
-    for_all: Front = field(default_factory=Front)  #: joint front of several targets
+    fronts: Sequence[TargetFront] = ()  #: of each target with a compiled network
+    for_all: Front = field(default_factory=Front)  #: joint front of several targets, else empty
     missed: Sequence[str] = ()  #: why other targets, or all together, have no front
-    leader: str = ""  #: message, if another command verifies the front; else empty
+    leader: str = ""  #: message, if another process ends the search; else empty
     #: duration in seconds by name of the phase
     seconds: Mapping[str, float] = field(default_factory=dict)
 
@@ -167,14 +167,14 @@ class SearchOutcome:
     def notes(self) -> list[str]:
         """Messages about baselines, targets without a front, and tables of other machines.
 
-        The last one says which command verifies the front, if it is another one.
+        The last one is ``leader``, if it is not empty.
         """
         against = [line for f in self.fronts if f.against for line in f.against.sentences]
         return [*against, *self.missed, *self.foreign, *[self.leader] * bool(self.leader)]
 
 
 def search_words(manifest: Row) -> str:
-    """Return the number of candidates and the duration of a run as text."""
+    """Return the number of candidates and the duration as text, given the manifest of a run."""
     minutes, seconds = divmod(round(sum(manifest["seconds"].values())), 60)
     duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
     is_resumed = any(option.startswith("run.resume=") for option in manifest["arguments"])
@@ -183,7 +183,7 @@ def search_words(manifest: Row) -> str:
 
 
 def chance_level_headline(front: Front, data: ImageData) -> list[str]:
-    """Return why no member is recommended, if none is better than a constant answer."""
+    """Return a sentence if no member is better than a constant answer, as a list; else empty."""
     if not front.is_at_chance_level:
         return []
     return [
@@ -193,7 +193,7 @@ def chance_level_headline(front: Front, data: ImageData) -> list[str]:
 
 
 def failure_messages(failed: Mapping[str, str]) -> list[str]:
-    """Return a message for each network that could not be verified."""
+    """Return a message for each network that failed, given the reasons by id."""
     return [f"{name} is left out, it could not be verified: {why}" for name, why in failed.items()]
 
 
@@ -213,7 +213,10 @@ def final_record(
 
 
 def write_front(front: TargetFront, manifest: Row) -> None:
-    """Write the front as CSV, JSON, figure and page, its baseline, and the manifest."""
+    """Write the front as CSV, JSON, figure and page, its tables, and the manifest.
+
+    An entry ``baseline`` is added to ``manifest``, if there is one.
+    """
     parts, folder, against = front.context.parts, front.folder, front.against
     members, config = front.members, parts.config
     write_baseline(folder, against)
@@ -276,7 +279,7 @@ def write_front(front: TargetFront, manifest: Row) -> None:
 def remove_front_files(folder: RunFolder, manifest: Row) -> None:
     """Write a manifest without a front and remove the files of an earlier, outdated front.
 
-    Files of verified networks are kept.
+    Files of networks in ``models`` are kept.
     """
     for name in (BASELINE, CASCADES, EXITS, *FILES):
         if name not in ("candidates.parquet", "manifest.json"):
@@ -290,12 +293,12 @@ def write_baseline(folder: RunFolder, against: "BaselineComparison | None") -> N
 
 
 def baseline_record(against: "BaselineComparison") -> Row:
-    """Return the entry ``baseline`` of the manifest."""
+    """Return the entry ``baseline`` of the manifest: the comparison without its table."""
     return {name: value for name, value in against.to_json().items() if name != "levels"}
 
 
 def n_images_read(candidates: Sequence[Candidate]) -> int:
-    """Return how often a validation image was evaluated, over all distinct candidates."""
+    """Return the number of evaluated validation images, summed over all distinct candidates."""
     return sum(int(c.details.get("n_images", 0)) for c in {c.id: c for c in candidates}.values())
 
 

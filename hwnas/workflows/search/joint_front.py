@@ -38,11 +38,11 @@ from hwnas.workflows.search.front import (
 
 @dataclass(frozen=True)
 class JointFront:
-    """Networks that meet the budgets of all targets, verified on each."""
+    """Networks that meet the budgets of all targets, compiled and evaluated for each."""
 
     front: Front  #: ``failed`` has only networks that failed here, not on the target's own front
     notes: list[str] = field(default_factory=list)  #: warnings about failures and chance level
-    #: sentence, if no member is better than a constant answer
+    #: one sentence, if no member is better than a constant answer; else empty
     headline: list[str] = field(default_factory=list)
     #: confusion matrices by ``ID``, or by ``ID on TARGET`` if targets give different answers
     confusions: Mapping[str, Confusion] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class JointFront:
 def nothing(
     joint: JointFront, contexts: Sequence[TargetContext], candidates: Sequence[Candidate]
 ) -> list[str]:
-    """Return a message that says why the joint front is empty; none if it is not."""
+    """Return a message on why the joint front is empty, as a list; empty if it is not."""
     if joint.front.members:
         return []
     if any(map(context.targets(contexts).fits_all, candidates)):
@@ -76,7 +76,18 @@ def verified(
     fronts: Sequence[TargetFront],
     reporter: Reporter,
 ) -> JointFront:
-    """Return the joint front of candidates that meet all budgets, verified on each target."""
+    """Compile and evaluate candidates for each target; return their joint front.
+
+    Only the Pareto front of ``fitting`` is compiled, without networks that failed on a target.
+
+    Args:
+        contexts: One for each target.
+        folder: Folder of the run.
+        fitting: Candidates that meet the budgets of all targets.
+        finish: The results of fine-tuning.
+        fronts: Fronts of the targets.
+        reporter: Is notified of progress and receives warnings.
+    """
     names, targets = objectives(contexts), context.targets(contexts)
     known, failed = {name for front in fronts for name in front.front.failed}, dict[str, str]()
     open_candidates = [c for c in fitting if c.id not in known]
@@ -140,7 +151,10 @@ def write_joint_front(
     joint: JointFront,
     missed: Sequence[str],
 ) -> None:
-    """Write the joint front as CSV, JSON, figure and page, and the manifest."""
+    """Write the joint front as CSV, JSON, figure and page, and the manifest.
+
+    An entry ``baseline`` is added to ``manifest``, if there is one.
+    """
     first = fronts[0].context
     rows = [member.row(first.parts.space) for member in joint.front.members]
     folder.write_or_remove_csv("front.csv", rows)

@@ -56,7 +56,7 @@ def search_for_front(
     reporter: Reporter,
     own: CustomComponents | None = None,
 ) -> SearchOutcome:
-    """Search, verify the front, write everything into the run folder, and return the results.
+    """Search, fine-tune and compile the front, write all into the run folder, return the results.
 
     Args:
         configs: One for each target.
@@ -67,7 +67,7 @@ def search_for_front(
     Raises:
         HwnasError: an option, the data or the target is invalid, or a resumed run differs.
         BudgetError: no candidate is feasible on any target.
-        RunError: no feasible candidate could be verified.
+        RunError: no feasible candidate was fine-tuned, compiled and evaluated without an error.
         KeyboardInterrupt: the user stopped it; the message has the command that continues.
     """
     config = configs[0]

@@ -33,7 +33,8 @@ class TabularOutcome:
     folder: RunFolder
     benchmark: Benchmark
     members: Sequence[Candidate]  #: the front, fastest first
-    #: hypervolume as a fraction of that of the exact front within the budget; NaN if that is 0
+    #: hypervolume of ``members`` as a fraction of that of the table's exact front within the
+    #: budget; NaN if the latter is 0
     share: float
     n_trials: int  #: number of finished trials
 

@@ -62,7 +62,7 @@ class TimePlan:
     fidelities: tuple[int, ...]  #: epochs of successive trainings of a candidate
 
     def describe(self, before: SearchConfig) -> list[str]:
-        """Return messages about the division, and about schedules shorter than ``before``."""
+        """Return messages about the division, and about schedules shorter than in ``before``."""
         parts = {
             "preparation": self.preparation_s,
             "supernet": self.supernet_s,
@@ -132,7 +132,7 @@ class TimeLimit:
         return self.spent_s + processes.elapsed_s()
 
     def supernet_end(self) -> float:
-        """Return when supernets must be trained, on the monotonic clock.
+        """Return the latest end of the supernets' training, in ``time.monotonic`` seconds.
 
         A supernet that is slower than planned takes a part of the time of later phases.
         """
@@ -142,7 +142,7 @@ class TimeLimit:
         return time.monotonic() + share * self.finetuning_left_s()
 
     def search_end(self) -> float:
-        """Return the time in ``time.monotonic`` seconds at which trials end, if they begin now.
+        """Return the latest end of trials that begin now, in ``time.monotonic`` seconds.
 
         The remaining time is divided as planned, even if earlier phases took longer or shorter.
         """
@@ -151,7 +151,7 @@ class TimeLimit:
         return time.monotonic() + (left_s * plan.search_s / free_s if free_s else 0.0)
 
     def finetuning_left_s(self) -> float:
-        """Return the remaining seconds for fine-tuning."""
+        """Return the seconds left before verification must begin; 0 if it is late."""
         return max(0.0, self.plan.limit_s - self.plan.verification_s - self.elapsed_s)
 
 
@@ -377,7 +377,7 @@ class Planner:
         return {} if self._plan is None else {"time_plan": self._plan.to_json()}
 
     def limit(self, study_s: float) -> TimeLimit | None:
-        """Return the time limit after ``study_s`` seconds of earlier trials, if there is one."""
+        """Return the time limit, if there is one; ``study_s`` are the seconds of earlier trials."""
         if self._plan is None:
             return None
         earlier_s = study_s + self._earlier.get("finishing_s", 0.0) if self._earlier else 0.0
