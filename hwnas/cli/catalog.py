@@ -21,7 +21,7 @@ _WIDTH = 80
 
 
 def catalog(words: Sequence[str]) -> str:
-    """Return the text of ``hwnas list``: names with descriptions, or the details of one name.
+    """Return the text of ``hwnas list``: the kinds, the names of a kind, or details of a name.
 
     Args:
         words: The words after ``list``: none, a kind, or a kind and a name; and ``--config-dir

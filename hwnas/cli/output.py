@@ -99,7 +99,7 @@ def folder_row(result: FolderResult) -> Row:
 def print_result(
     console: Console, result: FolderResult, table: Callable[[FolderResult], Table] | None = None
 ) -> None:
-    """Print the main table of a result, its messages and its files."""
+    """Print the messages and files of a result, after ``table(result)`` if that has rows."""
     if table is not None and (rows := table(result)).row_count:
         console.print(rows)
     page = f"Open in a browser: {result.path / 'report.html'}" * ("report.html" in result.files)

@@ -71,8 +71,8 @@ def connect_options(url: str, timeout_s: int) -> dict[str, Any]:
 def redact(text: str) -> str:
     """Return a URL without its password and secret query parameters.
 
-    Texts without ``://`` are unchanged. Of an invalid URL, all between ``://`` and the last ``@``
-    is removed.
+    Texts without ``://`` are unchanged. Of a URL that is invalid or has an unescaped ``@`` in its
+    password, all between ``://`` and the last ``@`` is removed.
     """
     if "://" not in text:
         return text

@@ -77,7 +77,8 @@ class BudgetError(HwnasError):
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> str:
     """Return the message ``Unknown KIND 'NAME'.`` with up to three similar allowed names.
 
-    It lists all allowed names if there are at most 12, or if none is similar.
+    It lists all allowed names if there are at most 12, or if none is similar, and says if there
+    are none.
     """
     options = sorted(allowed)
     near = _closest_names(name, options)

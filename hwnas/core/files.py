@@ -128,7 +128,7 @@ def check_new_folder(folder: Path, option: str) -> None:
     """
     check_folder_path(folder, option)
     if folder.is_dir() and any(folder.iterdir()):
-        raise RunError(f"{option}={folder} is not empty: choose another folder, or remove it.")
+        raise RunError(f"{option}={folder} is not empty: choose another folder, or empty this one.")
 
 
 @contextlib.contextmanager

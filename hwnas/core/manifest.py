@@ -60,20 +60,20 @@ class ManifestOptions(TypedDict, total=False):
     """The options of a run that later commands read; manifests also contain the other options."""
 
     target: Annotated[_Target, OPEN]
-    budget: dict[str, float | str | None]
+    budget: dict[str, float | str | None]  #: its name, and limits by metric
     dataset: Annotated[_NamedOption, OPEN]
     sampler: Annotated[_NamedOption, OPEN]
     study: Annotated[_Study, OPEN]
-    run: Annotated[_Places, OPEN]
+    run: Annotated[_Places, OPEN]  #: folders
     benchmark: Annotated[_Benchmark, OPEN]
     train: dict[str, str | int | float | bool | None]
     trained: Annotated[_SupernetRecord, OPEN]
     finish: Annotated[_Finish, OPEN]
-    accuracy: str | None
-    cost: str | None
-    search_space: str | list[str] | None
-    objectives: _Names
-    n_trials: Count
+    accuracy: str | None  #: ``supernet``, ``trained`` or ``table``
+    cost: str | None  #: name of the cost model
+    search_space: str | list[str] | None  #: names or paths
+    objectives: _Names  #: names of metrics
+    n_trials: Count  #: requested number of trials
     seed: int
 
 
@@ -93,7 +93,7 @@ class FinetuningRecord(TypedDict):
 class TableFacts(TypedDict):
     """The latency table of a search."""
 
-    path: str
+    path: str  #: path of the table
     #: how the machine on which it was measured differs from that of the search; ``None``: same one
     foreign: str | None
 
@@ -102,7 +102,7 @@ class TargetRecord(TypedDict):
     """One target in the manifest of a search for several targets."""
 
     config: Annotated[ManifestOptions, OPEN]
-    latency_table: NotRequired[TableFacts | None]
+    latency_table: NotRequired[TableFacts | None]  #: ``None``: costs are not from a table
 
 
 class SplitSizes(TypedDict):
@@ -116,7 +116,7 @@ class SplitSizes(TypedDict):
 class Manifest(TypedDict):
     """The content of ``manifest.json``, the record of a run. Optional fields depend on the verb."""
 
-    format: int
+    format: int  #: version of this layout, see ``FORMAT``
     verb: str  #: such as ``search``
     #: ``running``, ``finished``, ``finished by another`` process, or why the run has no result
     status: NotRequired[str]
@@ -124,21 +124,21 @@ class Manifest(TypedDict):
     command: NotRequired[str]  #: that starts the run again
     directory: NotRequired[str]  #: working directory, to which paths of arguments are relative
     started: NotRequired[list[str]]  #: local times of the start and of each resumption
-    config: NotRequired[Annotated[ManifestOptions, OPEN]]
+    config: NotRequired[Annotated[ManifestOptions, OPEN]]  #: all options
     seed: NotRequired[int]
     digests: NotRequired[dict[str, str]]  #: of what affects results, by name; compared on resume
     checkpoint: NotRequired[str | dict[str, str]]  #: path of the trained weights, or by space
     versions: NotRequired[dict[str, str]]  #: by package
     n_genotypes: NotRequired[int]  #: number of networks in the search space
-    task: NotRequired[Annotated[_Task, OPEN]]
+    task: NotRequired[Annotated[_Task, OPEN]]  #: see ``Task.to_json``
     images: NotRequired[SplitSizes]
-    latency_table: NotRequired[TableFacts | None]
-    objectives: NotRequired[_Names]
-    targets: NotRequired[dict[str, TargetRecord]]
+    latency_table: NotRequired[TableFacts | None]  #: ``None``: costs are not from a table
+    objectives: NotRequired[_Names]  #: of the joint front of several targets
+    targets: NotRequired[dict[str, TargetRecord]]  #: of a search for several targets, by name
     part_of: NotRequired[str]  #: folder of the search for several targets
     own: NotRequired[dict[str, str]]  #: classes of the objects that the user passed, by argument
     files: NotRequired[dict[str, str]]  #: SHA-256 of the files of an ended run, by relative name
-    finishing: NotRequired[FinetuningRecord]
+    finishing: NotRequired[FinetuningRecord]  #: fine-tuning of the front
     #: reasons why networks failed verification (for example in the compiler), by target and id
     unverified: NotRequired[dict[str, dict[str, str]]]
     #: seconds of fine-tuning, all networks together; at least the limit if it was too short

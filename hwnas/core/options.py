@@ -30,7 +30,7 @@ class AllowedRange:
     """A range of numbers, with the reason for its upper end."""
 
     text: str  #: such as ``[0, 1)``
-    reason: str = ""
+    reason: str = ""  #: why numbers above the range are not allowed; ``""``: not stated
 
     def __contains__(self, number: float) -> bool:
         low, high = (float(end) for end in self.text[1:-1].split(","))

@@ -51,7 +51,7 @@ class ParetoFront(Generic[Item]):
 def no_worse(first: Array, second: Array, maximise: Sequence[bool]) -> NDArray[np.bool_]:
     """Return a mask of the points in ``first`` that dominate or equal those in ``second``.
 
-    Both have the shape ``(..., objectives)`` and are broadcast.
+    Both have the shape ``(..., objectives)`` and are broadcast; the mask has the shape ``(...)``.
     """
     sign = np.where(maximise, -1.0, 1.0)
     return np.asarray((first * sign <= second * sign).all(axis=-1))
@@ -94,12 +94,11 @@ def igd_plus(points: Array, target: Array) -> float:
 
 
 def epsilon_additive(points: Array, target: Array) -> float:
-    """Return the smallest decrease of all objectives by which ``points`` equal or dominate a set.
+    """Return by how much all ``points`` must decrease to equal or dominate those of ``target``.
 
-    This additive epsilon indicator of the set ``target`` is better if lower, and below 0 if
-    no decrease is needed. Both are ``(n, objectives)``, minimised. Source: Zitzler et al.,
-    "Performance assessment of multiobjective optimizers", 2003,
-    https://doi.org/10.1109/TEVC.2003.810758.
+    This additive epsilon indicator is better if lower, and at most 0 if no decrease is needed. Both
+    are ``(n, objectives)``, minimised. Source: Zitzler et al., "Performance assessment of
+    multiobjective optimizers", 2003, https://doi.org/10.1109/TEVC.2003.810758.
     """
     return float(moocore.epsilon_additive(points, ref=target))
 

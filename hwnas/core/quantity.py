@@ -22,7 +22,7 @@ class Quantity:
     The unit is that of the metric, which its name has: ``latency_ms``.
     """
 
-    value: float
+    value: float  #: best estimate
     source: QuantitySource  #: how the value was obtained
     low: float | None = None  #: lower end of the interval; ``None`` if unknown
     high: float | None = None  #: upper end of the interval; ``None`` if unknown or unbounded

@@ -78,7 +78,8 @@ class RunFolder:
         """Lock an existing run and return its manifest.
 
         Raises:
-            RunError: if it is not a run, or another process has locked it.
+            RunError: if it is not a run, its manifest cannot be read, or another process has
+                locked it.
         """
         manifest = read_manifest(self.path)
         self._lock = files.lock_folder(self.path)
@@ -111,7 +112,10 @@ class RunFolder:
         self.write_json(_MANIFEST, {**manifest, **ended})
 
     def write_json(self, name: str, content: Any) -> Path:
-        """Write JSON, a manifest with its checksum; return the path of the file."""
+        """Write content as JSON; return the path of the file.
+
+        NaN and infinity become ``null``; ``manifest.json`` also gets its checksum.
+        """
         content = with_checksum(content) if name == _MANIFEST else content
         return self.write_bytes(name, to_json_bytes(content))
 
@@ -167,7 +171,7 @@ def file_digests(folder: Path) -> dict[str, str]:
 def damaged_files(
     folder: Path, recorded: Mapping[str, str], names: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return what is wrong with missing and changed files of a run: the end of a sentence, by name.
+    """Return the damage of missing and changed files of a run, such as ``is missing``, by name.
 
     Args:
         folder: The folder of the run.

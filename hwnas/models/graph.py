@@ -34,11 +34,11 @@ class OpSpec:
     pixels of an image.
     """
 
-    kind: str
+    kind: str  #: operator and fused operations
     in_shape: Shape  #: of one image
     out_shape: Shape  #: of one image
     kernel: int = 1  #: height and width of the window
-    stride: int = 1
+    stride: int = 1  #: step of the window, in both directions
     groups: int = 1  #: groups of a convolution, or heads of attention
     dtype: str = "int8"  #: ``int8`` or ``float32``
     batch: int = 1  #: images per inference
@@ -277,8 +277,8 @@ def split_at_exits(network: Graph) -> tuple[Graph, ...]:
 class GraphSplit:
     """A network in two parts; the only input of the tail is the output of the head."""
 
-    head: Graph
-    tail: Graph
+    head: Graph  #: the first part, which reads the image
+    tail: Graph  #: the second part; its input is ``INPUT``
 
     @property
     def after(self) -> str:

@@ -180,7 +180,7 @@ class ClassificationTask:
         return proportion(round(mean * n), n) if is_proportion else Quantity(mean, "measured")
 
     def has_learned(self, total: float, n: int) -> bool:
-        """Return True if the mean result is 3 standard deviations above that of random answers."""
+        """Return True if ``total / n`` is over 3 standard deviations above random answers."""
         p = 1 / len(self.classes)
         squares = np.average(self._weights**2, weights=self.counts) if self.is_balanced else 1.0
         return total / n > p + _SIGMAS * math.sqrt((p * squares - p * p) / n)

@@ -104,7 +104,7 @@ def read_accuracy(
 
 
 def score_of_all_bits(correct: Bits) -> Score:
-    """Return the accuracy from the correctness of all images, ``(n,)``."""
+    """Return the score of a network: its accuracy on all images, ``(n,)``, and packed results."""
     figure = proportion(int(correct.sum()), len(correct))
     return Score(figure, len(correct), np.packbits(correct).tobytes())
 
@@ -208,6 +208,8 @@ def read_error(
 ) -> Score:
     """Return the mean error, or a predicted error once it is very likely above the incumbent's.
 
+    Evaluation does not stop before 30 images.
+
     Args:
         errors: Evaluates the images at the given indices; returns their errors.
         n: Number of images of the split.
@@ -233,7 +235,7 @@ def read_error(
 
 
 def score_of_all_errors(errors: Errors) -> Score:
-    """Return the mean error from the errors of all images, ``(n,)``."""
+    """Return the score of a network: its mean error on all images, ``(n,)``, and all errors."""
     return Score(mean(errors), len(errors), errors.astype(np.float32).tobytes())
 
 

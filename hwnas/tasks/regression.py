@@ -197,7 +197,7 @@ class RegressionTask:
         return Quantity(mean, "measured")
 
     def has_learned(self, total: float, n: int) -> bool:
-        """Return True if the mean error is 3 standard errors below that of the median."""
+        """Return True if ``total / n`` is over 3 standard errors below the error of the median."""
         return total / n < self.guess_mae - _SIGMAS * self.guess_std / float(np.sqrt(n))
 
     def chance_level_message(self, mean: float) -> str:

@@ -284,7 +284,7 @@ def _with_weight_option(node: Node, key: str, option: Option) -> Node:
 def weight_option_names(space: SearchSpace, *keys: str) -> list[str]:
     """Return the names of a space that define bits or sparsity of weights.
 
-    With ``keys``, only those of these keys.
+    With ``keys`` (of ``WEIGHT_KEYS``), only names that end with one of them.
     """
     return [n for n in space.names if n.rpartition(".")[2] in (keys or WEIGHT_KEYS)]
 

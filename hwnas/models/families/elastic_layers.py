@@ -126,7 +126,10 @@ class ElasticConv(nn.Module):
         act: str | None = None,
         stride: int | None = None,
     ) -> Tensor:
-        """``(N, C, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
+        """``(N, C, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``.
+
+        Without ``act`` or ``stride``, the layer's default is used.
+        """
         stride = self.stride if stride is None else stride
         groups = c_out if self.depthwise else 1
         weight = round_weight(self, self._weight(x.shape[1], c_out, kernel))
@@ -135,7 +138,7 @@ class ElasticConv(nn.Module):
         return apply_activation(self.norm(x), self._act if act is None else act)
 
     def copy_to(self, layer: ConvNormAct) -> None:
-        """Copy the weights to a plain layer of one of the shapes."""
+        """Copy to a plain layer the part of the weights that layers of its shape have."""
         conv = layer.conv
         weight = self._weight(conv.in_channels, conv.out_channels, conv.kernel_size[0])
         conv.weight = nn.Parameter(weight.detach().clone(memory_format=torch.channels_last))
@@ -224,7 +227,7 @@ class ElasticLinear(nn.Module):
         return F.linear(x, weight, self.bias[:c_out])
 
     def copy_to(self, layer: nn.Linear) -> None:
-        """Copy the weights to a plain layer of one of the shapes."""
+        """Copy to a plain layer the part of the weights that layers of its shape have."""
         with torch.no_grad():
             layer.weight.copy_(self.weight[: layer.out_features, : layer.in_features])
             if layer.bias is not None:
@@ -261,7 +264,7 @@ class ElasticPixelLinear(nn.Module):
         return out.permute(0, 3, 1, 2)
 
     def copy_to(self, layer: PixelLinear) -> None:
-        """Copy the weights to a plain layer of one of the shapes."""
+        """Copy to a plain layer the part of the weights that layers of its shape have."""
         linear = layer.linear
         weight, bias = self._slice(linear.in_features, linear.out_features // len(self.bias))
         with torch.no_grad():

@@ -63,7 +63,7 @@ class QuantisedOp:
 class QuantisedNetwork:
     """An int8 network. Scales of tensors that are float32 only are not used."""
 
-    input_shape: Shape
+    input_shape: Shape  #: of one image
     input: QuantisationScale  #: of the normalised image
     ops: tuple[QuantisedOp, ...]  #: in order of execution
     outputs: tuple[str, ...] = ()  #: names of the output operators; empty: the last

@@ -256,13 +256,13 @@ def _activations() -> dict[str, NDArray[np.float64]]:
 class OnnxNode:
     """One node of an ONNX graph."""
 
-    name: str
+    name: str  #: its name in the file, or that of its first output
     kind: str  #: operator type, with the domain unless it is ONNX's own
     inputs: tuple[str, ...]  #: names of tensors; ``""`` for omitted ones
     outputs: tuple[str, ...]  #: names of tensors
     attributes: Mapping[str, Any]
     proto: Any  #: the ``onnx.NodeProto``
-    opset: int
+    opset: int  #: opset version of the model
 
     def __str__(self) -> str:
         return f"ONNX node '{self.name}' ({self.kind})"
@@ -328,7 +328,8 @@ def parse(model: bytes) -> OnnxGraph:
     """Return the content of an ``.onnx`` file.
 
     Raises:
-        CompileError: if it is not valid ONNX with one image input and one output.
+        CompileError: if it is not valid ONNX of opset 7 or more, in one file, with one image input
+            and one output.
     """
     try:
         proto = onnx.load_from_string(model)

@@ -35,7 +35,7 @@ def check_opset(model: bytes) -> int:
     """Return the opset version of a model after a check by ``onnx.checker``.
 
     Raises:
-        CompileError: if the model is invalid.
+        CompileError: if the model is invalid, or newer than the installed package ``onnx``.
     """
     try:
         loaded = onnx.load_model_from_string(model)

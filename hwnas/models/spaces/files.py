@@ -142,8 +142,13 @@ def _check_sizes(path: Path, name: str, options: Iterable[Option]) -> None:
 
 def _check_options(path: Path, name: str, options: list[Option]) -> None:
     where = f"{path}: choice '{name}'"
-    if len({type(o) for o in options}) > 1 or len(set(options)) < len(options):
-        raise SpaceError(f"{where}: options must be different and of one type, got {options!r}.")
+    if len({type(o) for o in options}) > 1:
+        raise SpaceError(
+            f"{where}: options must be of one type, got {options!r}. Write all as text, as whole "
+            "numbers, or with a decimal point."
+        )
+    if len(set(options)) < len(options):
+        raise SpaceError(f"{where}: an option occurs twice in {options!r}. Remove it once.")
     falls = name.rpartition(".")[2] == "stride"  # the first option is the smallest network's
     if not isinstance(options[0], str) and sorted(options, reverse=falls) != options:
         order = "descend: a larger stride computes less" if falls else "ascend"

@@ -59,7 +59,7 @@ class Space(Protocol):
 
     @property
     def choices(self) -> Mapping[str, tuple[Option, ...]]:
-        """Choices with their options, smallest first."""
+        """Options of each choice by name; the first is the smallest network's."""
         ...
 
     @property
@@ -119,7 +119,7 @@ class Space(Protocol):
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """Choices with their options, smallest first, and fixed values.
+    """Choices with their options, those of the smallest network first, and fixed values.
 
     A choice ``<stage>.blocks.<i>.<...>`` is active if ``<stage>.depth`` is above ``i``. A choice
     with a key in ``when`` is active under that condition: with ``{"expansion": {"kind":

@@ -182,7 +182,9 @@ def _prefixed_options(genotype: Genotype) -> tuple[tuple[str, Option], ...]:
 
 
 def space_names(value: object) -> list[str]:
-    """Return the names and paths of the spaces of the option ``search_space``, without folders.
+    """Return the names and paths of the spaces of the option ``search_space``.
+
+    A folder is replaced by its spaces. Files are not read.
 
     Args:
         value: A name, a path to a YAML file, a folder (for all spaces in it) of ``search_spaces/``

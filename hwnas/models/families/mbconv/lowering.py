@@ -51,9 +51,9 @@ class MBConvBlock:
     c_in: int  #: input channels
     c_out: int  #: output channels
     kernel: int  #: height and width
-    stride: int
+    stride: int  #: step of the window in the first convolution with this kernel
     kind: str  #: a key of ``KIND_OPTIONS``
-    activation: str
+    activation: str  #: ``relu6``, ``relu`` or ``hardswish``
     expansion: int  #: inner channels / input channels (of ``residual``: / output channels)
     #: channels between squeeze and excitation, as a fraction of the inner channels; 0: no gate
     se: float
@@ -76,7 +76,7 @@ class MBConvBlock:
 
     @property
     def residual(self) -> bool:
-        """True if the input has the shape of the output."""
+        """True if input and output have the same shape, so that they can be added."""
         return self.stride == 1 and self.c_in == self.c_out
 
 
@@ -95,7 +95,7 @@ class MBConvDimensions:
 
     resolution: int  #: height and width of the input images
     stem_width: int  #: output channels of the first convolution
-    stem_kernel: int
+    stem_kernel: int  #: height and width of its window
     stem_stride: int
     stem_activation: str
     blocks: tuple[MBConvBlock, ...]

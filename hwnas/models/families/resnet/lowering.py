@@ -27,14 +27,14 @@ POOL_KERNEL, POOL_STRIDE = 3, 2  #: of the max pooling after the stem
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution with batch norm and, unless ``""``, an activation."""
+    """A convolution with batch norm and, if it has one, an activation."""
 
     name: str  #: path of the module
     c_in: int  #: input channels
     c_out: int  #: output channels
-    kernel: int
+    kernel: int  #: height and width of the window
     stride: int
-    act: str
+    act: str  #: activation; ``""``: none
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class ResidualBlock:
     """A sequence of convolutions, plus the input or its projection."""
 
     name: str  #: ``stages.<i>.blocks.<j>``
-    stage: int
-    convs: tuple[Conv, ...]
+    stage: int  #: index of the stage
+    convs: tuple[Conv, ...]  #: in order; the last has no activation
     shortcut: Conv | None  #: the projection; ``None`` for the input itself
-    act: str  #: after the addition
+    act: str  #: activation after the addition
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class EncoderBlock:
     """Dimensions of a block of attention and a perceptron."""
 
     name: str  #: ``stages.0.blocks.<index>``
-    index: int
+    index: int  #: in the network
     heads: int  #: number of attention heads
     head_width: int  #: channels of a head
     hidden: int  #: channels of the perceptron's hidden layer
