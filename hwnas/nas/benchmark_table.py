@@ -31,9 +31,16 @@ _ABOVE_ZERO = ("latency_ms", "energy_mj")
 
 @final
 class Benchmark:
-    """A table as search space, evaluator and cost model."""
+    """A table as search space, evaluator and cost model; ``load_benchmark`` reads it.
 
-    max_cost_queries: int | None = None
+    Args:
+        space: Search space of the rows.
+        rows: Row number by options, in the order of ``space.choices``.
+        names: Names of the columns of ``values``: ``accuracy``, then costs.
+        values: Accuracy and costs of each row, ``(n_rows, 1 + n_costs)``.
+    """
+
+    max_cost_queries: int | None = None  #: ``None``: samplers may read any number of costs
 
     def __init__(
         self,
@@ -43,8 +50,8 @@ class Benchmark:
         values: Array,
     ):
         self.space, self._rows = space, rows
-        self.names = tuple(names)  #: names of the columns of ``values``: ``accuracy``, then costs
-        self.values = values  #: ``(n_rows, 1 + n_costs)``
+        self.names = tuple(names)
+        self.values = values
         self._maximise = maximise_flags(names)
 
     def row(self, genotype: Genotype) -> int | None:
@@ -53,7 +60,11 @@ class Benchmark:
         return self._rows.get(tuple(options[name] for name in self.space.choices))
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the accuracy in the table; the genotype must be in it."""
+        """Return the accuracy in the table, without an interval; ``incumbent`` is ignored.
+
+        Raises:
+            AssertionError: the genotype is not in the table.
+        """
         row = self.row(genotype)
         assert row is not None
         return Score(Quantity(float(self.values[row, 0]), "table"))
@@ -72,7 +83,14 @@ class Benchmark:
         return Cost({name: Quantity(value, "table") for name, value in figures})
 
     def fitting(self, limits: Mapping[str, float]) -> NDArray[np.intp]:
-        """Return the numbers of the rows within limits (by name of the cost), ascending."""
+        """Return the indices of the rows that meet all limits, in ascending order.
+
+        Args:
+            limits: Limits by name of the cost: upper ones, or lower ones of maximised costs.
+
+        Raises:
+            ValueError: the table lacks a cost that has a limit.
+        """
         fits = np.ones(len(self.values), bool)
         for name, limit in limits.items():
             values, metric = self.values[:, self.names.index(name)].tolist(), metric_of(name)
@@ -85,14 +103,15 @@ class Benchmark:
         config: BenchmarkConfig,
         limits: Mapping[str, float] | None = None,
     ) -> float:
-        """Return the hypervolume of genotypes divided by that of the exact front.
+        """Return the hypervolume of genotypes divided by that of the exact front, in [0, 1].
 
-        NaN if no row is within the limits, or the exact hypervolume is 0.
+        NaN if no row meets the limits, or the exact hypervolume is 0.
 
         Args:
-            genotypes: Genotypes within the limits; those that are not in the table are left out.
-            config: Has the reference point; default: the worst values of the rows within limits.
-            limits: Limits by name of the cost; the exact front is of the rows within them.
+            genotypes: Genotypes that meet the limits; those not in the table are left out.
+            config: ``config.reference`` has the reference point by objective; default of each: the
+                worst value of the rows that meet the limits.
+            limits: Limits as of ``fitting``; the exact front is that of the rows that meet them.
         """
         values = self.values[self.fitting(limits or {})]
         if not len(values):
@@ -113,8 +132,9 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     """Return the table that ``benchmark.path`` and the other options describe.
 
     Raises:
-        TableError: the file cannot be read, lacks a column, or has missing or duplicate rows or
-            invalid values.
+        TableError: the file cannot be read, has no rows, lacks a column or has one twice, has
+            two rows of a genotype or an invalid value, or lacks a combination of options
+            (unless ``config.partial``).
     """
     path = Path(config.path)
     table = _read(path)
@@ -139,9 +159,9 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     for i, key in enumerate(keys):
         if first.setdefault(key, i) != i:
             raise TableError(
-                f"{path}: rows {first[key]} and {i} have the same genotype, "
-                f"{_words(config.genotype, key)} ({len(keys) - len({*keys})} such rows in all). "
-                "Keep one of each, for example their mean."
+                f"{path}: rows {first[key]} and {i} (from 0) have the same genotype, "
+                f"{_words(config.genotype, key)}. {len(keys) - len({*keys})} rows repeat an "
+                "earlier genotype. Keep one row of each genotype, for example with the mean."
             )
     choices = {n: _sorted(column) for n, column in zip(config.genotype, columns, strict=True)}
     total = math.prod(len(options) for options in choices.values())
@@ -168,7 +188,11 @@ def _read(path: Path) -> pa.Table:
         ) from None
     except (OSError, pa.ArrowException) as error:
         reason = short_reason(error)
-        raise TableError(f"benchmark.path={path}: neither Parquet nor CSV: {reason}") from None
+        kind = "CSV" if path.name.endswith((".csv", ".csv.gz")) else "Parquet"
+        raise TableError(
+            f"benchmark.path={path} cannot be read as {kind}: {reason.rstrip('.')}. Files named "
+            ".csv or .csv.gz are read as CSV, all others as Parquet."
+        ) from None
 
 
 def _options(path: Path, name: str, column: pa.ChunkedArray) -> list[Option]:
@@ -176,7 +200,8 @@ def _options(path: Path, name: str, column: pa.ChunkedArray) -> list[Option]:
     for i, value in enumerate(values):
         if value is None or value == "" or value != value:
             raise TableError(
-                f"{path}: row {i} (from 0) has no '{name}'; every row needs its genotype."
+                f"{path}: row {i} (from 0) has no '{name}'. Add the option, or remove the row and "
+                "set benchmark.partial=true."
             )
     return [
         v if isinstance(v, (int, float)) and not isinstance(v, bool) else str(v) for v in values

@@ -25,11 +25,11 @@ class Candidate:
 
     trial: int  #: number of the trial, from 0
     genotype: Genotype
-    figures: Quantities  #: metric and costs, by column
+    figures: Quantities  #: metric (if scored) and known costs, by column
     details: Mapping[str, float] = field(default_factory=dict)  #: other numbers, by column
     reason: str = ""  #: why it is infeasible; empty if it is feasible
     stopped: bool = False  #: scoring stopped early, because it is probably dominated
-    per_image: bytes = b""  #: results per image, packed by the task; empty if not complete
+    per_image: bytes = b""  #: results per image, packed by the task; may be empty
 
     @property
     def id(self) -> str:
@@ -38,13 +38,16 @@ class Candidate:
 
     @property
     def state(self) -> State:
-        """Whether the candidate is infeasible, scored completely, or stopped early."""
+        """``infeasible`` with a reason, ``stopped`` if scoring ended early, else ``complete``."""
         if self.reason:
             return "infeasible"
         return "stopped" if self.stopped else "complete"
 
     def to_json(self) -> Row:
-        """Return a dict with the keys ``id``, ``state``, ``reason``, ``figures``, ``details``."""
+        """Return a dict with the keys ``id``, ``state``, ``reason``, ``figures``, ``details``.
+
+        Trial, genotype and results per image are not included.
+        """
         return {
             "id": self.id,
             "state": self.state,
@@ -57,7 +60,7 @@ class Candidate:
     def from_json(
         trial: int, genotype: Genotype, raw: Mapping[str, Any], per_image: bytes = b""
     ) -> "Candidate":
-        """Return the candidate described by ``to_json``."""
+        """Return a candidate, given the dict of ``to_json`` and what that does not include."""
         figures = {name: Quantity(*values) for name, values in raw["figures"].items()}
         stopped = raw["state"] == "stopped"
         return Candidate(
@@ -65,7 +68,9 @@ class Candidate:
         )
 
     def row(self, space: Space, metric: str) -> Row:
-        """Return the candidate as a row: identity, choices (inactive ones empty), quantities.
+        """Return the candidate as a row by column: identity, choices, quantities, details.
+
+        Inactive choices, and a metric or basic costs that are unknown, are ``None``.
 
         Args:
             space: Search space of the genotype.
@@ -97,20 +102,20 @@ ON_FRONT = "front_probability"  #: probability of being non-dominated
 
 
 def read_column(metric: str) -> str:
-    """Return the column of the metric as the search observed it, such as ``accuracy_read``."""
+    """Return the column of the metric as measured in the search, such as ``accuracy_read``."""
     return f"{metric}_read"
 
 
 def finished(metric: str) -> str:
-    """Return the column of the metric after fine-tuning, such as ``accuracy_finished``.
-
-    It is measured on the validation split.
-    """
+    """Return the column of the validation metric after fine-tuning: ``accuracy_finished``."""
     return f"{metric}_finished"
 
 
 def is_enough(n_finished: int) -> bool:
-    """Return whether enough networks are fine-tuned to predict the metric of others after it."""
+    """Return whether the metric after fine-tuning can be predicted for other networks.
+
+    This needs 5 or more fine-tuned networks.
+    """
     return n_finished >= ENOUGH
 
 
@@ -130,7 +135,7 @@ def read_table(run: Path, names: Sequence[str] | None = None) -> pa.Table | None
         names: Columns to read; missing ones are ignored. Default: all.
 
     Raises:
-        RunError: the file is invalid.
+        RunError: the file cannot be read, is too large, or has missing or invalid columns.
     """
     path = run / NAME
     if not path.exists():
@@ -195,10 +200,10 @@ def read_candidates(
     Args:
         run: The folder of the search.
         spaces: Names of its search spaces.
-        details: Columns to read into ``details``, if present.
+        details: Columns to read into ``details`` where they have a value. Default: none.
 
     Raises:
-        RunError: the file is invalid.
+        RunError: the file cannot be read, or does not have the columns of these spaces.
     """
     if (table := read_table(run)) is None:
         return None
@@ -217,9 +222,11 @@ def read_candidates(
             )
             for c, row in zip(candidates, rows, strict=True)
         ]
-    except (StopIteration, ValueError, KeyError, TypeError) as error:
-        reason = f"{type(error).__name__} {error}"
-        raise RunError(f"{run / NAME} cannot be read: {reason}. {REMEDY}") from None
+    except (StopIteration, ValueError, KeyError, TypeError):
+        raise RunError(
+            f"{run / NAME} cannot be read: its columns are not those of candidates in the search "
+            f"space {', '.join(spaces)}. {REMEDY}"
+        ) from None
 
 
 def read_columns(run: Path, names: Sequence[str]) -> dict[str, list[Any]]:
@@ -228,7 +235,7 @@ def read_columns(run: Path, names: Sequence[str]) -> dict[str, list[Any]]:
     Empty if there is no such file.
 
     Raises:
-        RunError: the file is invalid.
+        RunError: as of ``read_table``.
     """
     table = read_table(run, names)
     columns: dict[str, list[Any]] = {} if table is None else table.to_pydict()

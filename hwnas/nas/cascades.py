@@ -33,7 +33,7 @@ EXPECTED = f"expected_{LATENCY}"
 _PRICE = "cost_usd_per_m"
 _SHARES = np.arange(1, 40) / 40  # candidate fractions of escalated images
 _ALL = Quantity(1.0, "measured")  #: fraction of images that the first network sees
-LEAST = 50  #: minimum number of images of a half
+LEAST = 50  #: minimum number of images of each half of the validation split
 _OF_ONE = ("sram_kib", "power_w")  # only one network runs at a time
 MAXIMISE = (True, False)  #: accuracy, expected latency
 Array = NDArray[np.float64]
@@ -41,10 +41,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CascadeStage:
-    """A verified network with the predictions of its compiled file."""
+    """A network with the costs and the predictions of its compiled file."""
 
     id: str  #: id of the genotype
-    costs: Quantities  #: verified costs by name, such as ``latency_ms``
+    costs: Quantities  #: by name, such as ``latency_ms``
     predictions: Mapping[str, Predictions]  #: by split: ``validation`` and ``test``
 
     @property
@@ -59,7 +59,9 @@ class CascadeStatistics:
 
     share: Quantity  #: fraction of images that the second network predicts, too
     accuracy: Quantity  #: fraction of correct predictions
-    costs: Quantities  #: mean cost per image: ``expected_latency_ms``, ...
+    #: mean costs per image: ``expected_latency_ms``; without a link also ``expected_energy_mj``, if
+    #: it is known; with a link also ``expected_usd_per_m``
+    costs: Quantities
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class CascadeLink:
 
     target: str  #: name of the other target
     latency_ms: float  #: time of a round trip
-    usd_per_m: float  #: per million escalated images, without the cost of the target
+    usd_per_m: float  #: USD per million escalated images, without the price of the target
 
 
 @final
@@ -81,16 +83,19 @@ class Cascade:
 
     first: CascadeStage
     second: CascadeStage
-    threshold: float  #: images of lower confidence are escalated
+    threshold: float  #: images with a lower confidence of the first network are escalated
     link: CascadeLink | None = None  #: ``None``: both are on the device
-    #: among single networks and cascades, by expected latency on the test split
+    #: whether no single network and no cascade dominates it, by accuracy and expected latency on
+    #: the test split
     on_front: bool = False
 
     @property
     def worst(self) -> dict[str, Quantity]:
-        """The costs of an escalated image on the device, including memory, by name.
+        """The costs of an escalated image, including memory, by name.
 
-        With another target, latencies include it and the link; others are of the first network.
+        Without a link: of both networks, one after the other; memory and power are the larger of
+        both. With a link: latencies include the second network and the link, and all other costs
+        are those of the first network.
         """
         a, b = self.first.costs, self.second.costs
         both = [n for n in cost_names() if n in a and n in b and not metric_of(n).mean_of]
@@ -112,11 +117,14 @@ class Cascade:
 
     @property
     def later_ms(self) -> float:
-        """Additional latency of an escalated image, in milliseconds."""
+        """Latency of the second network and the link, in milliseconds."""
         return self._later(LATENCY).value
 
     def row(self, metric: str) -> Row:
         """Return the cascade as a row, by column.
+
+        Results on the test split have the prefix ``verified_``. Costs without a prefix are those
+        of ``worst``, or mean costs with the prefix ``expected_``.
 
         Args:
             metric: Column of the accuracy.
@@ -173,12 +181,13 @@ def find_cascades(
 
     The front is in accuracy and expected latency, on the half of the validation split that chooses
     thresholds; ``on_front`` is by the test split. A cascade meets the budget if an escalated image
-    does. The result is empty if there are fewer than ``2 * LEAST`` validation images.
+    does. The result is empty if there are fewer than ``2 * LEAST`` validation images, or if their
+    number differs between networks.
 
     Args:
         stages: Networks within the budget, with predictions for the same images.
-        budget: Limits of their device.
-        others: Networks on another target for escalated images.
+        budget: Limits of the device of ``stages``.
+        others: Networks on another target for escalated images, with predictions for these images.
         link: The link to the other target, if there are ``others``.
     """
     sizes = {len(stage.predictions["validation"].correct) for stage in (*stages, *others)}
@@ -249,7 +258,7 @@ def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
 
 
 def half(values: NDArray[np.generic]) -> Array:
-    """Return every second value: of the half of the images that chooses thresholds."""
+    """Return the values of the images 0, 2, 4, ..., the half that chooses thresholds."""
     return values[::2].astype(np.float64)
 
 
@@ -270,13 +279,13 @@ def _together(name: str, a: Quantity, b: Quantity) -> Quantity:
 def expected_cost(figures: Sequence[Quantity], reached: Sequence[Quantity]) -> Quantity:
     """Return the mean cost of an image over networks or segments that run one after another.
 
-    The errors of costs and of the fractions of images are independent. An image that reaches a part
-    reached all parts before it: two fractions p >= q of the same images have the correlation
-    ``sqrt(q (1 - p) / (p (1 - q)))``.
+    The lower end of its interval is at least 0. The errors of costs and of the fractions of images
+    are independent. An image that reaches a part reached all parts before it: two fractions p >= q
+    of the same images have the correlation ``sqrt(q (1 - p) / (p (1 - q)))``.
 
     Args:
         figures: Cost of each network or segment.
-        reached: Fraction of images that reach each of them; all images reach the first.
+        reached: Fraction of images that reach each of them, in this order; the first one is 1.
     """
     cost = sum_of([scale(f, share.value) for f, share in zip(figures, reached, strict=True)])
     later = [*zip(figures, reached, strict=True)][1:]

@@ -34,16 +34,21 @@ _ALL = slice(None)
 
 @dataclass(frozen=True)
 class ExitNetworkResults:
-    """A verified network with exits, and its predictions."""
+    """A network with exits: costs and predictions."""
 
     id: str  #: id of the genotype
-    costs: Quantities  #: of an image through all segments, and memory
-    segments: Sequence[Quantities]  #: costs of each segment, the part between two exits
+    costs: Quantities  #: costs of an image through all segments, and memory, by name
+    segments: Sequence[Quantities]  #: costs by name of each segment, the part between two exits
     #: predictions of each exit, then of the final classifier, by split
     predictions: Mapping[str, Sequence[Predictions]]
 
     def accuracy(self, split: str, part: slice = _ALL) -> float:
-        """Return the accuracy of the final classifier on (a part of) a split, in [0, 1]."""
+        """Return the accuracy of the final classifier on images of a split, in [0, 1].
+
+        Args:
+            split: ``validation`` or ``test``.
+            part: Indices of the images; default: all.
+        """
         return float(self.predictions[split][-1].correct[part].mean())
 
 
@@ -51,9 +56,9 @@ class ExitNetworkResults:
 class ExitStatistics:
     """The results of thresholds on the images of a split."""
 
-    left: tuple[Quantity, ...]  #: fraction of images that leave at each exit
+    left: tuple[Quantity, ...]  #: fraction of images that leave at each exit before the end
     accuracy: Quantity  #: fraction of correct predictions
-    costs: Quantities  #: mean cost per image: ``expected_latency_ms``, ...
+    costs: Quantities  #: mean costs per image by name: ``expected_latency_ms``, ...
 
 
 @final
@@ -63,7 +68,8 @@ class EarlyExits:
 
     network: ExitNetworkResults
     thresholds: tuple[float, ...]  #: minimum confidence for leaving at each exit
-    #: by accuracy and expected latency on the test split, of all networks and thresholds
+    #: whether it is non-dominated among all networks and thresholds, by accuracy and expected
+    #: latency on the test split (see ``judged``)
     on_front: bool = False
 
     @property
@@ -82,7 +88,7 @@ class EarlyExits:
         return self._seen("test", _ALL)
 
     def at_proof(self, n_images: int) -> Quantities:
-        """Return expected costs, with upper ends that hold on ``n_images`` other images.
+        """Return the costs of ``predicted``, with upper ends for ``n_images`` other images.
 
         Each upper end bounds the result on the other images with a probability of 97.5 %. It
         includes the sampling error of both sets of images and the interval of the result.
@@ -103,12 +109,15 @@ class EarlyExits:
 
     @property
     def share_of_worst(self) -> float:
-        """The expected latency on the test split as a fraction of the full latency."""
+        """The expected latency on the test split as a fraction of that through all segments."""
         return self.verified.costs[EXPECTED].value / self.network.costs[LATENCY].value
 
     @property
     def lost(self) -> float:
-        """Loss of accuracy by early exits on the test split, in percentage points."""
+        """Loss of accuracy by early exits on the test split, in percentage points.
+
+        It is negative if accuracy is higher with early exits.
+        """
         return 100 * (self.network.accuracy("test") - self.verified.accuracy.value)
 
     @property
@@ -217,7 +226,7 @@ def without_leaving(costs: Quantities) -> Quantities:
 def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
     """Return the thresholds with ``on_front`` set by the results on the test split.
 
-    The front includes all given thresholds, and their networks without early exits.
+    They are compared with each other and with their networks without early exits.
     """
     if not found:
         return []
@@ -229,7 +238,7 @@ def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
 
 
 def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
-    """Return the fastest thresholds of one network with a small enough loss; ``None``: no such.
+    """Return the fastest thresholds that lose at most ``points``; ``None`` if there are none.
 
     Loss and latency are those on the half of the validation split that chooses thresholds.
 

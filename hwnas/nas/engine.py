@@ -47,15 +47,19 @@ class WorkerJob:
 
     problem: Callable[[], AbstractContextManager[loop.SearchProblem]]  #: opens the search problem
     config: EngineConfig
-    membership: "Membership"
+    membership: "Membership"  #: settings of the shared study
     end_by: float  #: time in seconds of ``time.monotonic``, which all processes share
 
 
 def search_in_processes(job: WorkerJob, study: "SharedStudy", progress: Progress) -> list[str]:
-    """Evaluate candidates in ``study.workers`` processes; return the errors of failed ones.
+    """Evaluate candidates in ``job.config.study.workers`` processes, by default one.
+
+    Returns:
+        A message for each process that failed; empty if ``job.end_by`` is over already.
 
     Raises:
-        RunError: all processes ended before all trials were finished.
+        RunError: all processes failed before all trials were finished and before ``job.end_by``,
+            or the database does not answer.
     """
     if time.monotonic() >= job.end_by:
         return []
@@ -143,20 +147,22 @@ class EngineOutcome:
     """The result of the search loop."""
 
     candidates: list[Candidate]  #: in order of trials
-    #: name of the command that finished the last trial, if this one finished an earlier one; else
-    #: empty: this command verifies the front
+    #: name of another command that finished the last trial in a shared database and verifies the
+    #: front; empty: this command verifies it
     leader: str = ""
-    ended: tuple[str, ...] = ()  #: errors of worker processes that failed
+    ended: tuple[str, ...] = ()  #: a message for each worker process that failed
 
 
 @contextmanager
 def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterator[AnyStudy]:
     """Yield the study; then write ``candidates.parquet`` if trials are new or it is missing.
 
-    It is written after errors, too.
+    The file is written after errors, too, but not without candidates.
 
     Raises:
-        RunError: the database does not answer, or holds a study of another search.
+        ConfigError: no driver is installed for the database.
+        RunError: the file of the study is damaged, or the database does not answer or holds a
+            study of another search.
     """
     with verbosity_kept():
         opened = _opened(search, config, folder)
@@ -231,7 +237,8 @@ def run_engine(
     """Search until ``n_trials`` are finished, or until ``end_by`` in ``time.monotonic`` seconds.
 
     Raises:
-        RunError: the database does not answer, or all processes ended early.
+        CollapseError: as of ``run_trials``, with one process.
+        RunError: the database does not answer, or all processes failed.
     """
     ended: list[str] = []
     if not isinstance(opened, LocalStudy) and config.study.storage is None:

@@ -23,7 +23,8 @@ class DominanceSummary:
     n_others: int  #: number of other scored candidates
     #: candidates that it dominates, or later ones that are equal, in order of trials
     beaten: Sequence[Candidate]
-    #: candidates that dominate it, or earlier ones that are equal: front members, then nearest
+    #: candidates that dominate it, or earlier ones that are equal: those on the front first, then
+    #: by ascending difference: the largest over objectives, relative to the objective's range
     beaten_by: Sequence[Candidate]
 
 
@@ -33,16 +34,18 @@ class Explanation:
 
     candidate: Candidate  #: of the first trial
     trials: Sequence[int]  #: numbers of all trials with this genotype
-    #: among earlier candidates; ``None``: not scored completely, or a target cannot run it
+    #: among candidates of earlier trials; ``None``: it is not scored completely, or a target cannot
+    #: run it
     before: DominanceSummary | None
     displaced: Sequence[Candidate]  #: front members that it removed when it was scored
     now: DominanceSummary | None  #: among all candidates; ``None`` as for ``before``
-    removed_by: Candidate | None  #: the candidate that removed it from the front, if any
+    #: the first candidate that removed it from the front; ``None``: it is on it, or never was
+    removed_by: Candidate | None
     front: Sequence[Candidate]  #: members of the front, fastest first
 
     @property
     def on_front(self) -> bool:
-        """Whether it is non-dominated."""
+        """Whether it is scored completely and no candidate dominates it."""
         return self.now is not None and not self.now.beaten_by
 
     @property
@@ -95,7 +98,7 @@ def explain(
 
     Args:
         candidates: All candidates of the search.
-        genotype_id: Id of one of them.
+        genotype_id: Id of one of them, in full.
         objectives: Columns of the objectives: the metric and costs.
     """
     distinct_candidates = distinct(candidates)
@@ -130,9 +133,14 @@ def _has_all(candidate: Candidate, objectives: Sequence[str]) -> bool:
 def n_within_intervals(
     candidates: Sequence[Candidate], proposals: Mapping[int, Proposal]
 ) -> tuple[int, int]:
-    """Return the numbers of feasible candidates within their predicted interval, and with one.
+    """Return how many feasible candidates lie in their predicted interval, and how many have one.
 
-    Candidates that were stopped early count with their predicted metric.
+    The interval is the 95 % interval of the metric that the sampler predicted. Each genotype counts
+    once; candidates that were stopped early count with their predicted metric.
+
+    Args:
+        candidates: Candidates of the search.
+        proposals: Proposal of each trial, by its number.
     """
     within = [
         proposal.expected[1] <= _scored(candidate) <= proposal.expected[2]

@@ -30,7 +30,7 @@ class Front:
 
     @property
     def remaining(self) -> list[Member]:
-        """The deliverable members that are non-dominated after verification."""
+        """The members with ``on_front``, which no other ``deliverable`` member dominates."""
         return [member for member in self.members if member.on_front]
 
     @property
@@ -40,7 +40,7 @@ class Front:
 
     @property
     def left_out(self) -> int:
-        """The number of remaining members that are not significantly better than a constant."""
+        """The number of ``remaining`` members that are not ``recommendable``."""
         return len(self.remaining) - len(self.recommendable)
 
     @property
@@ -50,7 +50,7 @@ class Front:
 
     @property
     def deliverable(self) -> list[Member]:
-        """The members that meet the budget, without int8 networks slower than in float32."""
+        """The members that meet the budget, without int8 networks no faster than in float32."""
         return [member for member in self.members if member.is_deliverable]
 
     def judged(self) -> "Front":
@@ -116,7 +116,13 @@ class Front:
 
 
 def left_out_message(n_left_out: int, n_front: int, constant: str) -> str:
-    """Return that networks are left out because they are not better than a constant answer."""
+    """Return a message about networks of a front that are left out of a result.
+
+    Args:
+        n_left_out: Number of networks not significantly better than a constant answer.
+        n_front: Number of networks of the front.
+        constant: Description of the constant answer, see ``constant_answer``.
+    """
     return (
         f"{n_left_out} of {n_front} networks of the front left out: not significantly better than "
         f"{constant}."
@@ -131,7 +137,8 @@ def _qualities(member: Member) -> list[Quantity]:
 def pareto_front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
     """Return the Pareto front of the feasible, completely scored candidates, fastest first.
 
-    Each genotype occurs once. Without latencies, the first cost decides the order.
+    Each genotype occurs once. Candidates without a value of an objective are left out. Without
+    latencies, the first cost decides the order, lowest first.
     """
     complete = [c for c in candidates if c.state == "complete"]
     feasible = distinct([c for c in complete if all(name in c.figures for name in objectives)])
@@ -163,10 +170,16 @@ _MAX_COMPLETE = 100  # of these, the latest are used for predictions
 def incumbent(
     candidates: Sequence[Candidate], costs: Quantities, objectives: Sequence[str]
 ) -> Incumbent | None:
-    """Return the completely scored candidate with the best metric that costs at most ``costs``.
+    """Return the network that a candidate with ``costs`` must beat, to stop its scoring early.
 
-    It dominates any network with these costs and a worse metric. ``None`` if no candidate is as
-    cheap, or if fewer than five networks are scored completely.
+    This is the completely scored network with the best metric that costs no more. It dominates any
+    network with these costs and a worse metric. ``None`` if no network costs as little, or if fewer
+    than five networks are scored completely.
+
+    Args:
+        candidates: Candidates in order of trials.
+        costs: Costs of the candidate to be scored, by column.
+        objectives: Columns of the objectives; other costs are not compared.
     """
     latest_first = (c for c in reversed(candidates) if c.state == "complete")
     complete = [*{c.id: c for c in latest_first}.values()][::-1]  # each genotype's first trial

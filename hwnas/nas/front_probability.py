@@ -228,7 +228,7 @@ class CandidatePosteriors:
     on_front: Mapping[str, float]
 
     def most_probable(self, probability: float, n_min: int = 0) -> list[Candidate]:
-        """Return the candidates that are on the front with at least a probability.
+        """Return the candidates that are on the front with at least the given probability.
 
         If these are fewer than ``n_min``, the next most probable ones are added. Each genotype
         occurs once, most probable first.
@@ -249,12 +249,13 @@ def candidate_posteriors(
     """Return the posteriors of all candidates, given the metric of fine-tuned ones.
 
     If enough are fine-tuned (``is_enough``), the estimates are of the metric after fine-tuning:
-    measurements of the others are translated. Else they are of the metric as searched.
+    for other networks, it is predicted from the metric before (``forecast``). Otherwise, they are
+    of the metric before fine-tuning.
 
     Args:
         space: Search space of the candidates.
-        candidates: The candidates as the search observed them.
-        view: Objectives of the target, and the function to its candidates.
+        candidates: The candidates with the metric as measured in the search.
+        view: Objectives of one target; ``view.seen`` selects its quantities.
         finished: Metric of fine-tuned candidates on the validation split, by id.
         lower: Maps a genotype to its graph for summary features; ``None``: no such features.
     """
@@ -295,8 +296,12 @@ def space_filling_order(
 ) -> list[Candidate]:
     """Return candidates in a space-filling order: the first ones cover the whole front.
 
-    The next candidate maximises the distance to all earlier and fine-tuned ones in log latency (the
-    lowest of all targets), times its probability of being on the front.
+    The next candidate maximises the distance to the nearest earlier or fine-tuned one in log
+    latency (the lowest of all targets), times its probability of being on the front.
+
+    Args:
+        candidates: Candidates of ``CandidatePosteriors``, which have that probability.
+        finished: Candidates that are fine-tuned already.
     """
     places = [_log_cost(c) for c in finished]
     pending = sorted(candidates, key=lambda c: (_log_cost(c), c.id))

@@ -49,8 +49,8 @@ _UNBUILDABLE = "target"  # name of the constraint "the target can run the networ
 def initial_assignments(space: Space) -> list[dict[str, Option]]:
     """Return the assignments of the first trials: smallest genotype, largest, then some between.
 
-    A union of spaces has the smallest and the largest genotype of each of its spaces; the other
-    ``_INITIAL_POSITIONS`` are shared among them.
+    A union of spaces has the smallest and the largest genotype of each of its spaces; the
+    assignments between them are shared among the spaces. There are nine, or more for many spaces.
     """
     if not space.root:
         return [_at_position(space, position) for position in _INITIAL_POSITIONS]
@@ -139,9 +139,9 @@ def run_trials(  # noqa: PLR0913, PLR0917
 ) -> list[Candidate]:
     """Evaluate candidates until this and other processes have finished ``n_trials``; return all.
 
-    Samplers other than ``pareto`` start with ``initial_assignments``. A repeated genotype gets its
-    known result. Only feasible candidates are scored; scoring may stop early if a candidate is less
-    accurate than one that costs no more.
+    Samplers other than ``pareto`` start with ``initial_assignments``, unless ``problem.first`` is
+    set. A repeated genotype gets the result of its earlier trial. Only feasible candidates are
+    scored; scoring may stop early if a candidate is worse than one that costs no more.
 
     Args:
         problem: The search problem.
@@ -152,11 +152,12 @@ def run_trials(  # noqa: PLR0913, PLR0917
         progress: Is notified of every trial.
         end_by: Time in seconds of ``time.monotonic`` at which trials end. A trial is not started
             if half of the median duration exceeds the remaining time. A training that exceeds the
-            limit by half of it is stopped, without a result.
+            limit by half of the median is stopped, without a result.
             With a limit, the ``pareto`` sampler maximises expected gain per second.
 
     Raises:
-        CollapseError: the trainings of all candidates collapsed, at least ``_MIN_COLLAPSED``.
+        CollapseError: a training collapsed, no candidate is scored completely, and five or more
+            earlier candidates met the budget.
     """
     cost = _cached(problem.cost_model)
     first = [] if config.name == "pareto" else initial_assignments(problem.space)
@@ -195,8 +196,8 @@ def _complete_assignment(space: Space, genotype: Genotype) -> dict[str, Option]:
 def violations(budget: CandidateLimits, candidate: Candidate) -> dict[str, float]:
     """Return the violation of each limit as a fraction of it, by name; feasible if all are <= 0.
 
-    The key ``target`` is 1 if a candidate within the limits is infeasible, for example because the
-    target cannot run it. Without a quantity that has a limit, it is the only key.
+    The additional key ``target`` is 1 if a candidate within the limits is infeasible, for example
+    because the target cannot run it, else 0. It is the only key if a limited quantity is unknown.
     """
     if not all(name in candidate.figures for name in budget.limits):
         return {_UNBUILDABLE: 1.0}
@@ -341,16 +342,24 @@ def _evaluate(
 def no_feasible_candidate(
     candidates: Sequence[Candidate], budget: Budget, folder: str
 ) -> BudgetError:
-    """Return an error with the binding limit and the nearest candidate, or else a reason."""
+    """Return the error of a search without feasible candidates.
+
+    Its message has the limit that the nearest candidate misses most, or the reason of a candidate.
+
+    Args:
+        candidates: All candidates; one or more.
+        budget: Limits of the target.
+        folder: Folder with ``candidates.parquet``, for the message.
+    """
     with_cost = [c for c in candidates if all(name in c.figures for name in budget.limits)]
     if not with_cost or not budget.limits:
         reasons = {c.reason for c in candidates}
         can_run = any(c.figures for c in candidates)
         return BudgetError(
             f"{'None could be scored' if can_run else 'The target can run none'} of "
-            f"{len(candidates)} candidates, for example: "
-            f"{min(reasons).rstrip('.')}. Choose another search_space or target. All candidates "
-            f"are in {folder}."
+            f"{len(candidates)} candidates, for example: {min(reasons).rstrip('.')}. "
+            f"{'Correct this, or choose' if can_run else 'Choose'} another search_space or target. "
+            f"All candidates are in {folder}."
         )
     nearest = min(with_cost, key=lambda c: max(violations(budget, c).values()))
     over = budget.violations(nearest.figures)

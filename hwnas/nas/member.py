@@ -22,15 +22,18 @@ NEAR = "not significantly off the front"
 def verified_names(metric: str) -> tuple[str, ...]:
     """Return the names of verified quantities, in the order of the columns ``verified_<name>``.
 
-    The metric of the artefact is ``<metric>_int8`` if it computes in int8, else ``<metric>_fp32``.
-    Other metrics of the task are of the artefact.
+    The metric of the compiled file is ``<metric>_int8`` if it computes in int8, else
+    ``<metric>_fp32``. Other metrics are those of the compiled file. A member may lack some names.
     """
     others = (name for name in metrics.quality_names() if name != metric)
     return (f"{metric}_fp32", f"{metric}_int8", *others, *metrics.cost_names())
 
 
 def artefact_metric(metric: str, figures: Collection[str]) -> str:
-    """Return the name of the artefact's metric: ``<metric>_int8`` if present, else fp32."""
+    """Return the name of the compiled file's metric among the names ``figures``.
+
+    It is ``<metric>_int8`` if this is one of them, else ``<metric>_fp32``.
+    """
     return f"{metric}_int8" if f"{metric}_int8" in figures else f"{metric}_fp32"
 
 
@@ -44,7 +47,7 @@ def metric_of(figures: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """A candidate with the verified quantities of its compiled artefact.
+    """A candidate with the verified quantities of its compiled files.
 
     Names of quantities of a network for all of several targets have a prefix: ``npu.latency_ms``.
     """
@@ -54,12 +57,14 @@ class Member:
     details: Mapping[str, float]  #: other numbers by column: parts of the energy, cycles, ...
     files: Mapping[str, str]  #: SHA-256 of each compiled file, by its suffix
     over_budget: tuple[str, ...] = ()  #: names of limits that are exceeded after verification
-    #: whether it is feasible and non-dominated; ``None``: not determined yet
+    #: whether it is deliverable and non-dominated; ``None``: not determined yet
     on_front: bool | None = True
-    #: whether it is feasible and not dominated significantly
+    #: whether it is deliverable and not dominated significantly
     near_front: bool = False
     segments: Sequence[Quantities] = ()  #: costs of each segment between exits, if it has exits
-    confusion: Confusion | None = None  #: of the artefact on the test split, if there are classes
+    confusion: Confusion | None = (
+        None  #: of the compiled file on the test split, if there are classes
+    )
 
     @property
     def metric(self) -> str:
@@ -97,7 +102,7 @@ class Member:
 
     @property
     def quality(self) -> Quantity:
-        """The artefact's metric on the test split; the worst one of several targets."""
+        """The compiled file's metric on the test split; the worst one of several targets."""
         metric = self.metric
         parts = self.parts.values()
         each = [part.figures[artefact_metric(metric, part.figures)] for part in parts]
@@ -106,12 +111,19 @@ class Member:
 
     @property
     def all_figures(self) -> Quantities:
-        """The verified quantities, and the metric by its name without the number format."""
+        """The verified quantities, and ``quality`` by the metric's name, such as ``accuracy``.
+
+        For several targets, also that of each: ``npu.accuracy``.
+        """
         of_parts = {f"{t}.{self.metric}": part.quality for t, part in self.parts.items() if t}
         return {**self.figures, **of_parts, self.metric: self.quality}
 
     def dtype(self, of_target: str) -> str:
-        """Return the number format of the compiled file, given that of the target."""
+        """Return the number format of the compiled file: ``int8``, or a format of floats.
+
+        Args:
+            of_target: Number format of the target; for ``int8``, floats are ``float32``.
+        """
         if artefact_metric(self.metric, self.figures).endswith("_int8"):
             return "int8"
         return "float32" if of_target == "int8" else of_target
@@ -132,12 +144,15 @@ class Member:
 
     @property
     def is_deliverable(self) -> bool:
-        """Whether it meets the budget and is no int8 network that is no faster than in float32."""
+        """Whether it meets the budget and not ``int8_is_slower``."""
         return not self.over_budget and not self.int8_is_slower
 
     @property
     def refusal(self) -> str:
-        """Sentence on an int8 network of one target that is no faster than in float32, or empty."""
+        """Sentence on why a network for one target is not delivered, or empty.
+
+        It is empty unless ``int8_is_slower``.
+        """
         if not self.int8_is_slower:
             return ""
         text = f"{self.candidate.id} is not delivered: in int8 it takes {self.int8_slowdown}."

@@ -27,7 +27,7 @@ class SamplerConfig:
         check_bounds(self, "sampler.")
 
     def fingerprint_options(self) -> dict[str, Any]:
-        """Return the options for digests of searches, by name, including a removed option."""
+        """Return the options for digests of searches, by name, with the removed ``features``."""
         return {**asdict(self), "features": []}
 
 
@@ -37,8 +37,8 @@ class StudyConfig:
 
     storage: str | None = None  #: URL of a database shared by workers: postgresql://USER@HOST/NAME
     name: str = NAME  #: name of the study in that database
-    #: processes of this command; default: one, or one per core if candidates are trained alone and
-    #: costs are not measured
+    #: processes of this command; default: one, or one per core if candidates are trained separately
+    #: and costs are not measured
     workers: int | None = bounded("[1, 1024]", None)
     #: seconds without a heartbeat after which the trial of a worker is queued again
     heartbeat_timeout_s: int = bounded("[1, 604_800]", 60)
@@ -60,22 +60,25 @@ class BenchmarkConfig:
     accuracy: str = "accuracy"  #: column of the accuracy, a fraction or per cent
     costs: dict[str, str] = field(default_factory=dict)  #: columns of costs: {latency_ms: COLUMN}
     partial: bool = False  #: treat missing combinations of options as infeasible
-    #: reference point of the hypervolume; default: the worst value of each column
+    #: reference point of the hypervolume, by name of the objective; default: the worst values
     reference: dict[str, float] = field(default_factory=dict, metadata=limits("[-1e12, 1e12]"))
 
     def __post_init__(self) -> None:
         check_bounds(self, "benchmark.")
 
     def check(self) -> None:
-        """Reject missing options and unknown names.
+        """Check that the required options are set, and the names of costs.
 
         Raises:
-            ConfigError: an option is missing or unknown.
+            ConfigError: ``path``, ``genotype`` or ``costs`` is empty, or ``costs`` or
+                ``reference`` has an unknown name.
         """
-        if not self.path or not self.genotype or not self.costs:
+        missing = [name for name in ("path", "genotype", "costs") if not getattr(self, name)]
+        if missing:
             raise ConfigError(
-                "A benchmark table needs benchmark.path=FILE, benchmark.genotype=[COLUMN,...], "
-                "benchmark.accuracy=COLUMN and benchmark.costs={latency_ms: COLUMN}."
+                f"benchmark.{missing[0]} is empty. A benchmark table needs benchmark.path=FILE, "
+                "benchmark.genotype=[COLUMN,...] and benchmark.costs={latency_ms: COLUMN}, and "
+                "benchmark.accuracy=COLUMN unless that column is named accuracy."
             )
         for name in self.costs:
             if name not in metrics.cost_names():

@@ -38,7 +38,7 @@ class RunState:
     candidates: Sequence[Candidate]  #: in order of trials; costs of several targets have prefixes
     #: seconds from the start of the first trial to the end of each, by number of the trial
     seconds: Mapping[int, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  #: messages about limitations of the data
+    notes: tuple[str, ...] = ()  #: messages to the user about missing data
 
 
 @final
@@ -61,12 +61,13 @@ class Run:
             storage: URL of the study's database, if the user gave it.
 
         Raises:
-            RunError: it is not the folder of a search.
+            RunError: the folder has no valid ``manifest.json``, or that of another command.
         """
         manifest = read_manifest(path, option)
         if manifest["verb"] != "search":
             raise RunError(
-                f"{option}={path} is of 'hwnas {manifest['verb']}'. Give a search folder."
+                f"{option}={path} is a folder of 'hwnas {manifest['verb']}', not of a search. Give "
+                "the folder of a search."
             )
         return Run(path, manifest, option, storage)
 
@@ -129,21 +130,26 @@ class Run:
     def state(self) -> RunState:
         """The candidates, from ``candidates.parquet`` if the search ended, else from the study.
 
-        After a search for one target the metric is the posterior estimate; see ``observed``.
+        If the study cannot be read, they are from the file. After a search for one target the
+        metric is the posterior estimate; see ``observed``.
 
         Raises:
-            RunError: nothing can be read, or no trial is finished yet.
+            RunError: the file is damaged, neither it nor the study can be read, or no trial is
+                finished yet.
         """
         return _read_state(self)
 
     @property
     def observed(self) -> RunState:
-        """``state`` with the metric as the search measured it, not its posterior estimate."""
+        """``state`` with the metric as the search measured it, not its posterior estimate.
+
+        The metric has no interval if the study cannot be read.
+        """
         return _as_observed(self.state, self.study)
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        """The candidates in order of trials; those of one target as in a search for it alone."""
+        """The candidates of ``state``, or in a folder of one of several targets those for it."""
         if self.whole is self:
             return [*self.state.candidates]
         if self.manifest.get("status") == self.whole.manifest.get("status") == "finished":
@@ -154,7 +160,9 @@ class Run:
         return self.whole.candidates_for(str(self.target))
 
     def candidates_for(self, target: str) -> list[Candidate]:
-        """Return the candidates as a search for one of the targets alone would have them.
+        """Return the candidates with the costs of one target only, without prefix.
+
+        Those that do not meet the budget of this target are infeasible.
 
         Raises:
             RunError: the search is not for this target.
@@ -226,7 +234,10 @@ class Run:
         return Member(candidate, figures, details, {}, on_front=on_front)
 
     def unverified(self, genotype_id: str) -> dict[str, str]:
-        """Return why a network could not be verified, by target; ``""``: the only one, or all."""
+        """Return why a network could not be verified: errors by name of the target.
+
+        ``""`` is the only target, or all targets together. Targets without an error are left out.
+        """
         recorded = self.manifest.get("unverified", {})
         reasons = {"": verified_files.unverified(self.path, genotype_id)}
         if "targets" not in self.manifest:  # without a front, only the manifest has the reason
@@ -253,7 +264,7 @@ def check_files(run: Run, *names: str) -> None:
         names: Paths of files relative to its folder; default: all files that have a digest.
 
     Raises:
-        RunError: a file is missing or damaged; it names the command that makes it again.
+        RunError: a file is missing or damaged; the message has the command that repairs it.
     """
     recorded = {} if run.is_running else run.manifest.get("files", {})
     for name, problem in damaged_files(run.path, recorded, names).items():
@@ -285,7 +296,8 @@ def check_resumable(run: Run) -> None:
         if n_listed and not run.is_running and "benchmark" not in run.config:
             again = f"or start a new search from the candidates: start_from={run.path}"
         raise RunError(
-            f"{run.option}={run.path}: {str(error).rstrip('.')}. Restore it from a backup, {again}"
+            f"{run.option}={run.path}: {str(error).rstrip('.')}. Restore the study from a backup, "
+            f"{again}"
         ) from None
 
 
@@ -333,8 +345,8 @@ def _read_state(run: Run) -> RunState:
             raise RunError(f"{run.option}={run.path}: {error}") from None
         refusal = "" if study is None else study.refusal
         note = (
-            f"{refusal or 'its study cannot be read'}: candidates.parquet instead, which has no "
-            "times"
+            f"{refusal or 'its study cannot be read'}; candidates.parquet is read instead, which "
+            "has no times of trials"
         )
         return RunState(objectives, candidates, {}, (note,))
     return RunState(record.objectives, record.candidates, record.seconds)
@@ -368,7 +380,7 @@ def _as_observed(state: RunState, study: StudySource | None) -> RunState:
         figure = replace(candidate.figures[metric], value=value, low=None, high=None)
         return replace(candidate, figures={**candidate.figures, metric: figure})
 
-    note = f"{metric_of(metric).label} as observed has no intervals in candidates.parquet"
+    note = f"{metric_of(metric).label} before fine-tuning has no intervals in candidates.parquet"
     candidates = [without_interval(candidate) for candidate in state.candidates]
     return replace(state, candidates=candidates, notes=(*state.notes, note))
 

@@ -59,7 +59,7 @@ class RunSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the choices that are sampled together."""
+        """Return the distributions, by name, of the choices that are sampled together."""
         if self._initial(study, trial) is not None:
             return dict(self._search_space)
         return self._sampler_of(trial.number).infer_relative_search_space(study, trial)
@@ -67,7 +67,7 @@ class RunSampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the options of the choices that are sampled together."""
+        """Return the options of these choices; one of the first trials gets its assignment."""
         if (initial := self._initial(study, trial)) is not None:
             # Call the sampler anyway: NSGA-II counts the trial as part of its generation.
             sampler = self._sampler_of(trial.number)

@@ -71,7 +71,7 @@ class SearchProgress:
         self._highest = np.full(len(objectives), math.nan)
 
     def add(self, candidates: Iterable[Candidate]) -> None:
-        """Add the candidates of finished trials."""
+        """Add the candidates of finished trials that were not added before, in order of trials."""
         new = []
         for candidate in candidates:
             self._n += 1

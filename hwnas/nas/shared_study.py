@@ -78,7 +78,7 @@ class SharedStudy:
         self._vouched: set[int] = set()
         self._pulse: _Heartbeat | None = None
         self.candidates: list[Candidate] = []
-        self.durations: dict[int, float] = {}
+        self.durations: dict[int, float] = {}  #: seconds of each finished trial, by its number
         try:
             self._study = _joined(self._connection, membership, space)
             self.waited_s = self._waited()  #: seconds of preparation, see ``wait``
@@ -114,6 +114,9 @@ class SharedStudy:
         """Store the result of a trial, unless another worker took it over (missing heartbeats).
 
         Violations are by name of the limit; the candidate is feasible if all are <= 0.
+
+        Raises:
+            RunError: the database does not answer for ``reconnect_timeout_s``.
         """
         try:
             self._connection.patiently(
@@ -126,7 +129,11 @@ class SharedStudy:
         self.refresh()
 
     def refresh(self) -> list[FrozenTrial]:
-        """Update ``candidates`` from the storage; return finished, running and queued trials."""
+        """Update ``candidates`` from the storage; return finished, running and queued trials.
+
+        Raises:
+            RunError: the database does not answer for ``reconnect_timeout_s``.
+        """
         known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
         counted = [trial for trial in known if self._counts(trial)]
         for trial in counted:

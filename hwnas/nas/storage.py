@@ -46,10 +46,11 @@ def readable(where: str, *, writes: bool = True) -> Iterator[None]:
 
     Args:
         where: Location of the study, for messages.
-        writes: Whether the study may be written: errors of a full disk are not converted then.
+        writes: Whether the study may be written: errors of a full disk or a read-only database are
+            not converted then.
 
     Raises:
-        RunError: the study is invalid.
+        RunError: the study cannot be read or written, or does not exist.
     """
     try:
         yield
@@ -120,7 +121,10 @@ class QueryWatchdog:
 
     @contextmanager
     def answering(self, least_s: float = _LEAST_S) -> Iterator[None]:
-        """Close connections if the context takes longer than the timeout and ``least_s``."""
+        """Close connections if the context takes longer than both timeouts, in seconds.
+
+        These are ``reconnect_timeout_s`` of the watchdog and ``least_s``.
+        """
         late = threading.Timer(max(least_s, self._reconnect_timeout_s), self._end)
         late.daemon = True
         late.start()
@@ -149,7 +153,7 @@ SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: engine options
 
 
 def open_file(path: Path) -> RDBStorage:
-    """Return the storage in an SQLite file.
+    """Return the storage in an SQLite file, with write-ahead logging; create it if missing.
 
     Raises:
         sqlite3.Error: the file is damaged.
@@ -257,7 +261,7 @@ class DatabaseRetry:
         self.storage.engine.dispose()
 
     def beat(self, trial: Trial) -> None:
-        """Send a heartbeat of a trial."""
+        """Send a heartbeat of a trial, once; errors of the database are raised."""
         with self._watch.answering():
             self.storage.record_heartbeat(trial_id(trial))
             # Optuna's heartbeat uses the clock of the database.
@@ -283,12 +287,17 @@ class DatabaseRetry:
 
     def _gone(self, error: Exception) -> RunError:
         cause = error.__cause__ or error
-        reason = str(getattr(cause, "orig", cause)).strip().partition("\n")[0]
+        reason = str(getattr(cause, "orig", cause)).strip().partition("\n")[0].rstrip(".")
+        reason = reason or type(cause).__name__
         if "too many" in reason or "remaining connection slots" in reason:
-            advice = "Start fewer workers, or let it take more (PostgreSQL: max_connections)"
+            advice = "Start fewer workers, or raise max_connections of the PostgreSQL server"
         else:
-            advice = "Check the URL and the server; then the same command goes on"
-        return RunError(f"{self.where} does not answer: {reason}. {advice}; nothing is lost.")
+            advice = (
+                "Check the URL and the server, then repeat the command: it continues the search"
+            )
+        return RunError(
+            f"{self.where} does not answer: {reason}. {advice}. No finished trial is lost."
+        )
 
     def _opened(self, url: str, retry: Retry) -> RDBStorage:
         sqlite = make_url(url).get_backend_name() == "sqlite"
@@ -313,7 +322,7 @@ class DatabaseRetry:
                 break
             except (ImportError, NoSuchModuleError, ArgumentError):
                 raise ConfigError(
-                    f"{self.where}: there is no driver for it here. For PostgreSQL: "
+                    f"{self.where}: no driver for this database is installed. For PostgreSQL: "
                     "pip install 'hwnas[postgresql]'."
                 ) from None
             except AWAY as error:

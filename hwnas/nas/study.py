@@ -41,6 +41,11 @@ _CUT_OFF = (
 class LocalStudy:
     """The study of a single process.
 
+    Args:
+        path: SQLite file, which is created if missing.
+        space: Search space.
+        objectives: Columns of the objectives.
+
     Raises:
         RunError: the file is damaged.
     """
@@ -139,7 +144,7 @@ class StudyRecord:
 
     objectives: Sequence[str]  #: columns: the metric and costs
     candidates: Sequence[Candidate]  #: in order of trials
-    proposals: Mapping[int, Proposal]  #: why each was proposed, by number of the trial
+    proposals: Mapping[int, Proposal]  #: why each candidate was proposed, by number of the trial
     #: seconds from the start of the first trial to the end of each, by number of the trial
     seconds: Mapping[int, float]
 
@@ -150,7 +155,7 @@ class StudySummary:
 
     objectives: Sequence[str]  #: columns: the metric and costs
     space: Space
-    seconds: Mapping[int, float]  #: as in ``StudyRecord``, of all ended trials
+    seconds: Mapping[int, float]  #: as in ``StudyRecord``, but of failed trials, too
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Targets:
         return {name: limit for limits in each for name, limit in limits.items()}
 
     def met(self, figures: Quantities) -> frozenset[str]:
-        """Return the names of the targets whose budgets a candidate meets."""
+        """Return the names of the targets that can run a candidate and whose budgets it meets."""
         return frozenset(
             target
             for target, budget in self.budgets.items()
@@ -62,7 +62,8 @@ class Targets:
     def violations(self, figures: Quantities) -> dict[str, float]:
         """Return the violations of the target whose budget is exceeded least.
 
-        They are fractions of the limits by column, positive if exceeded.
+        They are fractions of the limits by column, positive if exceeded; empty if no target can run
+        the candidate.
         """
         each = [
             self.prefixed(target, budget.violations(target_figures))
@@ -83,7 +84,10 @@ class Targets:
         return "; ".join(reasons)
 
     def seen(self, candidate: Candidate, target: str) -> Candidate:
-        """Return a candidate as a search for one target alone would have it."""
+        """Return a candidate with the quantities of one target only, without prefix.
+
+        It is infeasible if it does not meet the budget of this target, and has no metric then.
+        """
         if not self.are_several:
             return candidate
         figures, budget = self._of(target, candidate.figures), self.budgets[target]
@@ -103,7 +107,7 @@ class Targets:
         )
 
     def view(self, target: str, objectives: Sequence[str]) -> SearchView:
-        """Return the objectives, limits and candidates of a target.
+        """Return the objectives and limits of a target, and the function to its candidates.
 
         Args:
             target: Name of the target.
@@ -113,7 +117,7 @@ class Targets:
         return SearchView(name, objectives, self.budgets[target].limits, view_of)
 
     def view_of_all(self, objectives: Sequence[str]) -> SearchView:
-        """Return the objectives, limits and candidates of all targets together.
+        """Return the objectives and limits of all targets, and the function to their candidates.
 
         Candidates that do not meet all budgets are infeasible.
 
@@ -129,7 +133,10 @@ class Targets:
         return SearchView("all", objectives, self.all_limits, seen)
 
     def cost_model(self, models: Mapping[str, CostModel]) -> CostModel:
-        """Return the cost model of all targets, given the cost model of each."""
+        """Return one cost model of all targets, given the cost model of each by name.
+
+        For several targets, names of costs have the prefix of the target.
+        """
         if self.are_several:
             return _CostOnAll(self, models)
         (only,) = models.values()
@@ -176,7 +183,10 @@ class _CostOnAll:
 
 
 def join_members(candidate: Candidate, parts: Mapping[str, Member]) -> Member:
-    """Return the member of the joint front, given the verified member of each target."""
+    """Return the member of the joint front, given the verified member of each target by name.
+
+    It has no costs of segments and no confusion matrix.
+    """
 
     def named(of: Callable[[Member], Mapping[str, T]]) -> dict[str, T]:
         return {f"{t}.{n}": value for t, part in parts.items() for n, value in of(part).items()}

@@ -48,20 +48,26 @@ class Proposal:
     #: The model's standard deviation of the logarithm of the error; the interval is wider if
     #: earlier proposals showed that the deviation is too small.
     std: float | None = None
-    by_ratio: bool = False  #: whether the logarithms of costs count, too
+    by_ratio: bool = False  #: whether gains also count log costs: see ``Expectation.gains``
     #: Expected seconds of the trial, if candidates are chosen by gain per second.
     seconds: float | None = None
     curiosity: float = 1.0  #: exploration factor: multiplies the standard deviation in gains
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, by name, to six significant digits."""
+        """Return the phase and the fields that differ from their defaults, by name.
+
+        Numbers have six significant digits.
+        """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         default = vars(Proposal(self.phase)) | {"phase": None}
         return {name: _rounded(value) for name, value in values.items() if value != default[name]}
 
 
 def read_proposal(attributes: Mapping[str, Any]) -> Proposal:
-    """Return the proposal that is recorded in the system attributes of a trial."""
+    """Return the proposal that is recorded in the system attributes of a trial.
+
+    Without a record by ``ParetoSampler``, only the phase is known, and the generation of NSGA-II.
+    """
     if _FIXED in attributes:
         return Proposal("ladder")
     if ATTRIBUTE in attributes:

@@ -24,9 +24,9 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.trial_attributes import CANDIDATE, STD, set_system_attr
 from hwnas.tasks.metrics import costs_in, metric_of, quality_in, quality_names
 
-SPACE = "space"  #: attribute of studies
+SPACE = "space"  #: user attribute of studies: the search space as JSON
 ALIVE = "hwnas:alive"  #: system attribute of trials: time of the last heartbeat
-Span = tuple[datetime, datetime]
+Span = tuple[datetime, datetime]  #: start and end
 #: System attribute of trials: results per image, packed by the task, in base64.
 _PER_IMAGE = "hwnas:right"
 _MARKS = "constraints"  # attribute of Optuna before version 5, still read by optuna-dashboard
@@ -81,7 +81,10 @@ def verbosity_kept() -> Iterator[None]:
 
 
 def create(storage: RDBStorage, name: str, space: Space, objectives: Sequence[str]) -> optuna.Study:
-    """Return the study ``name`` in a storage; create it if it does not exist."""
+    """Return the study ``name`` in a storage; create it if it does not exist.
+
+    Names of objectives and the search space are stored. Optuna's logging level becomes WARNING.
+    """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions = [
         StudyDirection.MAXIMIZE if metric_of(name).maximise else StudyDirection.MINIMIZE
@@ -108,7 +111,8 @@ def tell(
     """Store the result of a trial in the study, and return the finished trial.
 
     An unscored candidate is reported with accuracy 0 or the largest error so far: samplers with
-    constraints rank it by its violations. A candidate without costs is reported as failed.
+    constraints rank it by its violations. A candidate without one of the costs in ``objectives`` is
+    reported as failed.
     """
     with warnings.catch_warnings():
         # After a retry or the death of a worker, constraints may be set already.

@@ -44,11 +44,11 @@ from hwnas.training.inference import per_sample
 class Verifier:
     """Functions and data that verification needs to compile and test a genotype."""
 
-    #: the network with its final weights
+    #: returns the network with its final weights
     finetuned: Callable[[Genotype], DeployableNetwork]
-    #: normalised test images and their targets, at the genotype's resolution, in batches
+    #: returns normalised test images and their targets, at the genotype's resolution, in batches
     test: Callable[[Genotype], Iterable[ImageBatch]]
-    artefacts: Artefacts
+    artefacts: Artefacts  #: compiles networks and runs the compiled files
     #: the same for the validation split, used for cascades and early exits
     validation: Callable[[Genotype], Iterable[ImageBatch]]
     task: Task
@@ -73,9 +73,10 @@ def verify(
 ) -> Front:
     """Compile candidates, test the compiled files and return the verified front.
 
-    Files and results are stored in ``folder``.
-    Results of an earlier run are reused if the weights are the same: a resumed run may fine-tune
-    with another teacher. Networks that could not be verified are tried again.
+    Compiled files, predictions and ``ID.json`` of each network are stored in ``folder / "models"``.
+    Results of an earlier call are reused if the weights are the same: a resumed search may
+    fine-tune with another teacher. ``NETWORK_ERRORS`` become the front's ``failed``; these networks
+    are tried again in the next call.
     """
     members, failed = list[Member](), dict[str, str]()
     with progress.phase(verifier.phase, len(candidates)) as advance:

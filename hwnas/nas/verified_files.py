@@ -62,7 +62,9 @@ class FrontFile(TypedDict):
     baseline: NotRequired[dict[str, Any]]  #: hand-designed networks for comparison
     unverified: NotRequired[dict[str, str]]  #: errors of networks that were not verified, by id
     hurried: NotRequired[list[str]]  #: ids of members without int8 training: time ran out
-    unfinished: NotRequired[list[str]]  #: ids of candidates without fine-tuning, likeliest first
+    unfinished: NotRequired[
+        list[str]
+    ]  #: ids of candidates without fine-tuning, most probable first
     guessing: NotRequired[list[str]]  #: ids of members not better than a constant answer
     constant: NotRequired[QuantityRow]  #: metric of the best constant answer on the test split
     classes: NotRequired[ClassesRecord]
@@ -191,7 +193,9 @@ def file_of_member(
 
 
 def member_of_row(candidate: Candidate, row: MemberRow, limits: Mapping[str, float]) -> Member:
-    """Return a member by its row of ``front.json``: without files, details are int8 ratios only.
+    """Return a member by its row of ``front.json``.
+
+    It has no files; its details are only the latencies in int8 relative to float32.
 
     Args:
         candidate: Its candidate.
@@ -214,7 +218,7 @@ def member_of_row(candidate: Candidate, row: MemberRow, limits: Mapping[str, flo
 
 
 def figures(models: Mapping[str, VerifiedModelFile]) -> Quantities:
-    """Return the quantities of one network, with prefixed names.
+    """Return the verified quantities of one network on all targets, with prefixed names.
 
     Args:
         models: Content of ``models/ID.json``, by prefix such as ``npu.`` (empty for one target).
@@ -224,7 +228,7 @@ def figures(models: Mapping[str, VerifiedModelFile]) -> Quantities:
 
 
 def details(models: Mapping[str, VerifiedModelFile]) -> dict[str, float]:
-    """Return the details of one network, with prefixed names.
+    """Return the details of one network on all targets, with prefixed names.
 
     Args:
         models: Content of ``models/ID.json``, by prefix such as ``npu.`` (empty for one target).

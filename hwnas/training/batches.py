@@ -30,16 +30,17 @@ class StepContext:
     progress: float  #: completed fraction of this training, in [0, 1)
 
     def rng(self, purpose: str) -> random.Random:
-        """Return a Python random generator, seeded from the step and the name of a purpose."""
+        """Return a Python random generator, seeded from seed, step and the name of a purpose."""
         return random.Random(f"{purpose} {self.seed} {self.step}")
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Return a CPU generator of torch, seeded from the step and the name of a purpose."""
+        """Return a CPU generator of torch, seeded from seed, step and the name of a purpose."""
         return _generator(self.rng(purpose))
 
     def seed_layers(self, purpose: str, device: torch.device, rank: int) -> None:
         """Seed torch's global generators, which layers such as dropout sample from.
 
+        Each process, given by its ``rank``, gets another seed.
         On the CPU only the CPU generator is seeded: ``torch.manual_seed`` is slow, because it
         records a stack trace for each kind of device that is missing.
         """
@@ -71,7 +72,10 @@ class TrainingBatch:
         )
 
     def at(self, resolution: int) -> Tensor:
-        """Return the images, resized to ``R = resolution`` and normalised: ``(N, C, R, R)``."""
+        """Return the images, resized to ``R = resolution`` and normalised: ``(N, C, R, R)``.
+
+        The result is cached.
+        """
         if resolution not in self._prepared:
             self._prepared[resolution] = self.data.prepare(self.images, resolution)
         return self._prepared[resolution]

@@ -44,7 +44,7 @@ class ParameterAverages:
         self._averages = [parameter.detach().clone() for parameter in self._parameters]
 
     def update(self, step: int) -> None:
-        """Add the weights after a step."""
+        """Add the weights after a step, given its index from 0."""
         decay = min(self._decay, (1 + step) / (10 + step))
         with torch.no_grad():
             torch._foreach_lerp_(self._averages, self._parameters, 1 - decay)
@@ -77,7 +77,12 @@ _PATIENCE = 0.25  # fraction of the steps without collapse detection
 
 @final
 class CollapseDetector:
-    """Detects trainings at chance level from the mean metric in windows of 200 steps."""
+    """Detects trainings at chance level from the mean result per image in windows of 200 steps.
+
+    Args:
+        task: Task with ``has_learned``.
+        n_steps: Steps of the whole training.
+    """
 
     def __init__(self, task: Task, n_steps: int):
         self._task = task
@@ -86,9 +91,9 @@ class CollapseDetector:
         self.last_good = 0  #: last step of the last window above chance level; 0: none
 
     def count(self, done: int, total: float, n_images: int) -> float | None:
-        """Add a step; return the mean metric of a window that is at chance level, else ``None``.
+        """Add a step; if it ends a window at chance level, return the window's mean per image.
 
-        In the first quarter of the training, ``None`` is returned.
+        ``None`` otherwise, and in the first quarter of the training.
 
         Args:
             done: Number of completed steps, this one included.
@@ -145,7 +150,7 @@ class Checkpoint:
         self._identity = dict(identity or {})
 
     def save(self, state: TrainingState, n_steps: int) -> None:
-        """Write the state atomically.
+        """Write the state atomically; keep a copy of the file before, about every 200 steps.
 
         Raises:
             TrainingError: a weight or optimiser state is infinite or NaN; nothing is written.
@@ -174,7 +179,7 @@ class Checkpoint:
         self._keep_in_run()
 
     def finish(self) -> None:
-        """Delete the previous checkpoint: the training is complete."""
+        """Delete the previous checkpoint after the last ``save``."""
         self.previous.unlink(missing_ok=True)
         self._keep_in_run()
 
@@ -210,7 +215,11 @@ class Checkpoint:
             self.weights()
 
     def describe(self, max_steps: float = math.inf) -> str:
-        """Return a sentence that names the newest checkpoint after at most ``max_steps`` steps."""
+        """Return a sentence that names the newest checkpoint after at most ``max_steps`` steps.
+
+        Raises:
+            RunError: a checkpoint is damaged.
+        """
         for path in (self.path, self.previous):
             n = Checkpoint(path).n_steps()
             if 0 < n <= max_steps:
@@ -243,7 +252,7 @@ class Checkpoint:
         return n_steps
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the final weights by parameter name: averages, if weights are averaged.
+        """Return the final weights as a state dict, with averages if weights are averaged.
 
         Raises:
             RunError: the file is missing, damaged or of another training.
@@ -271,7 +280,7 @@ class Checkpoint:
         except (
             SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError,
         ) as error:  # fmt: skip
-            reason = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
             path = self._file
             remedy = f"Delete it to train again: rm {path}"
             if not path.exists():

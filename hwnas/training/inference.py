@@ -73,7 +73,7 @@ def _thread_pool(n_threads: int) -> ThreadPool:
 def at_chance_level(
     metric: str, figures: Mapping[str, Quantity], constant: Quantity
 ) -> dict[str, Quantity]:
-    """Return the metrics of networks not significantly better than the best constant answer.
+    """Return the metrics, by name, of networks not significantly better than a constant answer.
 
     The 95 % intervals are scaled for the number of networks.
 
@@ -95,7 +95,7 @@ def at_chance_level(
 def chance_level_messages(
     data: ImageData, split: str, figures: Mapping[str, Quantity], longer_options: str
 ) -> list[str]:
-    """Return a warning that names the networks at chance level; an empty list if there are none.
+    """Return a warning in a list, which names the networks of ``at_chance_level``, or no warning.
 
     Args:
         data: Data set of the networks.
@@ -115,7 +115,7 @@ def chance_level_messages(
 
 
 def constant_answer(data: ImageData, split: str) -> str:
-    """Return a text with the best constant answer and its metric on a split."""
+    """Return a text with the best constant answer and its metric on a split (``test``, ...)."""
     metric, n = data.task.metric, len(getattr(data, split))
     value = format_value(metric, data.constant(split).value)
     return (
@@ -152,7 +152,10 @@ def _multiplies_bfloat16() -> bool:
 
 
 def density(graph: Graph) -> float:
-    """Return the mean number of multiply-accumulates per output value of dense convolutions."""
+    """Return the mean number of multiply-accumulates per output value of dense convolutions.
+
+    It is 0 without these; depthwise and grouped convolutions do not count.
+    """
     dense = [node.op for node in graph if node.op.kind.startswith("conv") and node.op.groups == 1]
     n_outputs = sum(math.prod(op.out_shape) for op in dense)
     return sum(op.n_macs for op in dense) / max(n_outputs, 1)

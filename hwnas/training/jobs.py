@@ -55,7 +55,13 @@ class TrainingJob:
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[nn.Module, TrainingSummary]:
-        """Return the trained network and the work done; train unless the checkpoint is complete."""
+        """Return the trained network and the work done; train unless the checkpoint is complete.
+
+        Raises:
+            ConfigError: the options do not suit the data, or there are several processes.
+            RunError: the checkpoint is damaged or of another training.
+            TrainingError: the training collapsed, or a batch does not fit into memory.
+        """
         setup = self.setup
         loop.check_training(self.options, len(setup.data.train))
         metric = setup.data.task.metric

@@ -48,7 +48,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def largest_fitting(batch_size: int, attempt: Callable[[int], object]) -> int | None:
-    """Return the largest of ``batch_size`` / 2, / 4, ... for which ``attempt`` succeeds, if any."""
+    """Return the largest of ``batch_size`` / 2, / 4, ..., 2 that fits into memory, else ``None``."""
     while batch_size >= 4:
         batch_size //= 2
         if _fits(batch_size, attempt):
@@ -79,7 +79,7 @@ LogRow = Mapping[str, float]
 class StepOutcome:
     """Result of one training step."""
 
-    losses: Mapping[str, float]  #: mean loss by name, such as ``loss_largest``
+    losses: Mapping[str, float]  #: mean loss per image by name, such as ``loss_largest``
     total: float  #: sum of the results per image of the first network
     n_networks: int  #: number of networks trained in the step
 
@@ -235,9 +235,8 @@ def step_s(
 
     This trains the module for fewer steps than collapse detection needs, and saves nothing.
     """
-    training = _Training(
-        trainee, material, config, seed, CheckpointPolicy(Checkpoint(Path("unsaved")))
-    )
+    unsaved = CheckpointPolicy(Checkpoint(Path("unsaved")))
+    training = _Training(trainee, material, config, seed, unsaved)
     steps, ends = range(min(training.total, WINDOW - 1)), [time.perf_counter()]
     with torch.random.fork_rng():
         for step, batch in zip(steps, training.batches(steps), strict=True):
@@ -298,7 +297,8 @@ class _Training:
         norm = self._clipped()
         for name, value in {**losses, "gradient norm": norm}.items():
             if not math.isfinite(value):
-                raise self._collapse(step, f"the {name.replace('_', ' of the ', 1)} is {value}")
+                what = name.replace("_", " of the ", 1) + " subnet" * ("_" in name)
+                raise self._collapse(step, f"the {what} is {value}")
         self.state.optimiser.step()
         if self.state.averages is not None:
             self.state.averages.update(step)

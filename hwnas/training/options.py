@@ -101,13 +101,19 @@ class TrainingConfig:
         return self.batch_size or _BATCH_SIZE
 
     def for_images(self, n_images: int) -> "TrainingConfig":
-        """Return the options with a default batch size for ``n_images`` training images."""
+        """Return the options with ``batch_size`` set for fewer than 128 training images.
+
+        A given ``batch_size`` is kept.
+        """
         if self.batch_size is not None or n_images >= _BATCH_SIZE:
             return self
         return replace(self, batch_size=max(2, 1 << int(math.log2(max(n_images, 4) / 4))))
 
     def recipe(self, default: TrainingRecipe) -> TrainingRecipe:
-        """Return a family's recipe, changed by ``optimiser``, ``lr`` and ``weight_decay``."""
+        """Return a family's recipe, changed by ``optimiser``, ``lr`` and ``weight_decay``.
+
+        Another optimiser has its own defaults of the other two.
+        """
         if self.optimiser not in (None, default.optimiser):
             default = _RECIPES[self.optimiser]
         return TrainingRecipe(
@@ -144,7 +150,7 @@ def without_muon(recipe: TrainingRecipe) -> TrainingRecipe:
 
 
 def fine_tuning(recipe: TrainingRecipe) -> TrainingRecipe:
-    """Return a recipe with the learning rate for fine-tuning."""
+    """Return a recipe with a tenth of its learning rate, for fine-tuning."""
     return TrainingRecipe(recipe.optimiser, recipe.lr * _FINE_TUNING_LR, recipe.weight_decay)
 
 
@@ -193,7 +199,7 @@ class DatasetConfig:
 
     @property
     def augmentation(self) -> list[float]:
-        """``[flip, shift]`` or ``[flip, shift, crop]``, for the fingerprint of a training."""
+        """``[flip, shift]``, or ``[flip, shift, crop]`` with crops, for digests of trainings."""
         return [self.flip, self.shift] + ([self.crop] if self.crop < 1 else [])
 
 
@@ -209,7 +215,7 @@ class FinetuningConfig:
     #: of a constant prediction
     max_int8_drop: float = bounded("[0, 1000]", 0.5)
     rate: float = bounded("(0, 1000]", 0.1)  #: factor of the learning rate from scratch
-    #: bits of weights by operator, fewer than 8
+    #: bits of weights by name of the operator, fewer than 8
     bits: dict[str, int] = field(default_factory=dict, metadata=limits("[2, 8]"))
     #: epochs of each training after fine-tuning; default: ``epochs``
     later_epochs: int | None = bounded("[0, 100_000]", None)

@@ -161,7 +161,11 @@ _POLL_S = 1.0
 def train_once(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iterator[None]:
     """Lock a training within the context, so that no other command runs it.
 
-    If it has fewer than ``n_steps`` and another command runs it, wait until that has ended.
+    If another command runs it, wait until that has ended. A training that already has ``n_steps``
+    is not locked.
+
+    Raises:
+        RunError: the checkpoint is damaged or of another training.
     """
     processes = current()
     with contextlib.ExitStack() as stack:
@@ -193,7 +197,10 @@ def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFold
 
 
 def lock_folder(folder: RunFolder, progress: Progress) -> RunFolder:
-    """Lock a folder and return it, after waiting for another process that uses it."""
+    """Lock a folder, which is created if missing, and return it; the caller closes it.
+
+    If another process uses it, wait for that.
+    """
     with contextlib.suppress(LockedError):
         folder.create()
         return folder

@@ -178,6 +178,9 @@ class Sandwich:
 
 
 def sample_sandwich(space: SearchSpace, n_random: int, rng: random.Random) -> list[Genotype]:
-    """Return the largest genotype, ``n_random`` random ones and the smallest, without repeats."""
+    """Return the largest genotype, ``n_random`` random ones and the smallest, in this order.
+
+    Repeated genotypes are left out.
+    """
     middle = [space.sample(rng) for _ in range(n_random)]
     return list(dict.fromkeys([space.largest(), *middle, space.smallest()]))

@@ -195,7 +195,15 @@ class TrainingSetup:
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[Supernet, TrainingSummary]:
-        """Return the trained supernet, in evaluation mode, and the work done by this call."""
+        """Return the trained supernet, in evaluation mode, and the work done by this call.
+
+        Raises:
+            SpaceError: the space has exits.
+            ConfigError: the options do not suit the data, or the device is not available.
+            RunError: ``train.init_from`` cannot be used, or the checkpoint is damaged or of
+                another training.
+            TrainingError: the training collapsed, or a batch does not fit into memory.
+        """
         loop.check_training(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
         trainee, total = self._trainee(supernet), loop.n_steps(self.train, len(self.data.train))
@@ -206,7 +214,10 @@ class TrainingSetup:
         return supernet, summary
 
     def epoch_s(self) -> float:
-        """Return the duration of an epoch of the supernet in seconds, by timing a few steps."""
+        """Return the estimated duration of an epoch of the supernet in seconds.
+
+        A few steps are timed; nothing is saved.
+        """
         trainee, n_images = self._trainee(self.untrained()), len(self.data.train)
         step_s = loop.step_s(trainee, self.material, self.train, self.seed)
         return loop.n_steps(self.train.with_epochs(1), n_images) * step_s
@@ -250,7 +261,7 @@ class TrainingSetup:
         """Train a single network in place, resuming from its checkpoint; return the work done.
 
         Waits if another process trains the same network. There is no progress bar if the
-        checkpoint is complete.
+        checkpoint is complete. Errors are those of ``train_network``.
         """
         total = loop.n_steps(options, len(self.data.train))
         progress = progress if checkpoint.n_steps() < total else NullProgress()
@@ -265,7 +276,10 @@ class TrainingSetup:
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
 
     def quick_validation(self, network: nn.Module, genotype: Genotype) -> float:
-        """Return the metric on up to 2,000 validation images; the network is changed."""
+        """Return the metric on up to 2,000 validation images.
+
+        Weights are rounded to their grids, and batch norm is recalibrated, in place.
+        """
         resolution = self.resolution(genotype)
         quantise_weights_(network, self.grids(network, genotype))
         calibration = some(self.data.train, _N_QUICK_CALIBRATION)
@@ -285,10 +299,10 @@ class TrainingSetup:
 
 
 def check_supernet_exists(setup: TrainingSetup) -> None:
-    """Check that the supernet of a finished search need not be trained again.
+    """Check that the supernet of a finished search has a checkpoint.
 
     Raises:
-        RunError: its checkpoint is missing, or this version would train another supernet.
+        RunError: it is missing at its path in this version, is damaged, or is of another training.
     """
     checkpoint = setup.checkpoint()
     if setup.train.epochs and not checkpoint.n_steps():

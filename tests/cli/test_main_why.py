@@ -248,7 +248,7 @@ def test_invalid_arguments_are_reported_in_one_line(
     edit(folder, "status", "running")
     assert "no trial is finished yet" in _error_line(capsys, [run_option, "id=a"])
     RunFolder(folder).write_json("manifest.json", {"format": 2, "verb": "compare", "arguments": []})
-    assert "is of 'hwnas compare'. Give a search folder" in _error_line(
+    assert "is a folder of 'hwnas compare', not of a search" in _error_line(
         capsys, [run_option, "id=a"]
     )
 

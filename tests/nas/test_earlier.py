@@ -182,7 +182,7 @@ def test_finished_search_keeps_observed_accuracies(tiny: SearchSpace, tmp_path: 
     (run / "study.db").unlink()
     without = run_fronts.read_run_folder(run)
     assert _accuracies(without) == [Quantity(figure.value, "modelled") for figure in observed]
-    assert without.notes[-1] == "accuracy as observed has no intervals in candidates.parquet"
+    assert without.notes[-1] == "accuracy before fine-tuning has no intervals in candidates.parquet"
 
 
 def test_target_of_search_keeps_observed_accuracies(tiny: SearchSpace, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_run_with_damaged_study_is_refused_unchanged(
     assert run(["search", f"run.resume={folder}", "n_trials=8", f"study.workers={n_workers}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "study.db" in line
-    assert line.endswith("Restore it from a backup, or start a new search.")
+    assert line.endswith("Restore the study from a backup, or start a new search.")
     assert _contents(folder) == before
 
 
@@ -173,7 +173,7 @@ def test_why_and_compare_do_not_open_database_of_run(
         copy = shutil.copytree(folder, tmp_path / "other")
         output = tmp_path / "compared"
         assert run(["compare", str(folder), str(copy), f"run.dir={output}"]) == 0
-        assert f"study.storage={url}: candidates.parquet instead" in capsys.readouterr().out
+        assert f"study.storage={url}; candidates.parquet is read instead" in capsys.readouterr().out
         with pytest.raises(BlockingIOError):
             server.accept()
     url = f"sqlite:///{folder / 'study.db'}"

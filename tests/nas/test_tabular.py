@@ -148,7 +148,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"missing\.parquet: file not found"):
         _load(tmp_path / "missing.parquet")
     (tmp_path / "text.parquet").write_text("not a table")
-    with pytest.raises(TableError, match="neither Parquet nor CSV"):
+    with pytest.raises(TableError, match="cannot be read as Parquet"):
         _load(tmp_path / "text.parquet")
 
 

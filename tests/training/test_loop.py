@@ -115,7 +115,7 @@ def test_nonfinite_loss_stops_training_and_keeps_checkpoint(
                 learner.weights["classifier.weight"].fill_(float("nan"))
         return sandwich(batch, step_context)
 
-    with pytest.raises(TrainingError, match="the loss of the largest is nan") as error:
+    with pytest.raises(TrainingError, match="the loss of the largest subnet is nan") as error:
         learner.train(path, step=step)
     assert f"collapsed at step {poisoned_at}: " in str(error.value)
     assert "train.lr=0.025" in str(error.value)

@@ -75,11 +75,11 @@ class History:
         return self.only(np.flatnonzero(np.isfinite(self.errors)))
 
     def first(self, n: int) -> "History":
-        """Return the first ``n`` trials."""
+        """Return the first ``n`` trials; pending and refused candidates stay."""
         return self.only(np.arange(n))
 
     def only(self, rows: NDArray[np.intp]) -> "History":
-        """Return the trials at the given indices."""
+        """Return the trials at the given indices; pending and refused candidates stay."""
         return History(
             [self.numbers[i] for i in rows],
             [self.assignments[i] for i in rows],
@@ -100,13 +100,13 @@ class Expectation:
     """The models of errors and costs, with the front for expected gains."""
 
     errors: Surrogate  #: Gaussian process of log errors
-    inputs: "Inputs"  #: returns its inputs
+    inputs: "Inputs"  #: returns the inputs of ``errors``
     costs: Sequence[ModelledCost]  #: one model per cost; empty if costs are computed
     front_errors: Array  #: errors of the front members, ``(f,)``
     front_costs: Array  #: costs of the front members, ``(f, m)``
     reference: Sequence[float]  #: reference point: error and costs
     highest: float  #: highest useful error: that of the reference point with log costs
-    reading: float  #: median standard error of log errors
+    reading: float  #: median standard error of measured log errors
     within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
     curiosity: float  #: exploration factor of the standard deviation
     pace: DurationModel | None = None  #: model of trial time, if gains count per second
@@ -167,7 +167,11 @@ class Expectation:
 
     @property
     def by_ratio(self) -> bool:
-        """Whether log costs count, too, as costs are positive and one spans a factor above 20."""
+        """Whether gains also count log costs.
+
+        They do if costs are positive, and one of the reference point is more than 20 times the
+        lowest of useful front members.
+        """
         low, high = self._cheapest, np.array(self.reference[1:])
         return bool((low > 0).all() and (high > _WIDE * low).any())
 

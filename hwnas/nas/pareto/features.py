@@ -141,7 +141,8 @@ class ProposalSpace:
     active: Callable[[Assignment], Assignment]  #: returns the part that has an effect
     features: ChoiceFeatures
     root: str = ""  #: the choice that determines the effective choices; empty: none
-    scope: Callable[[Assignment], Sequence[str]] | None = None  #: effective choices; default: all
+    #: returns the choices that may have an effect in an assignment; default: all
+    scope: Callable[[Assignment], Sequence[str]] | None = None
 
     @property
     def size(self) -> int:
@@ -204,7 +205,7 @@ class ProposalSpace:
         return {name: rng.choice(options) for name, options in self.options.items()}
 
     def child(self, parents: Sequence[Offspring], rng: random.Random) -> Offspring:
-        """Return a child of one or two random parents, with one to three mutated choices."""
+        """Return a child of one or two random parents; one to three of its choices may mutate."""
         a, b = rng.choice(parents), rng.choice(parents)
         names = list(self.options)
         child = {name: a.assignment[name] for name in names}

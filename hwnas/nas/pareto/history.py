@@ -81,7 +81,10 @@ class Trials:
         self.taken: set[Hashable] = set()  #: keys of the candidates of finished and failed trials
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, ObjectiveScale]:
-        """Return the other trials of the study, and the conversion of objectives to errors."""
+        """Return the other trials of the study, and the conversion of objectives to errors.
+
+        ``taken`` is updated.
+        """
         finished, refused = [], list[Assignment]()
         trials = study.get_trials(deepcopy=False, states=_USED_STATES)
         for other in trials:
@@ -112,7 +115,7 @@ class Trials:
         return History(*known, *details, *others, [*self._space.vectors(refused)]), scale
 
     def others(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[Assignment], int]:
-        """Return the candidates that other workers evaluate or have finished meanwhile.
+        """Return the candidates that other workers evaluate or finished since ``history``.
 
         The second value is the number of earlier trials whose candidates are not chosen yet.
         """

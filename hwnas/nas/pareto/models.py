@@ -62,7 +62,10 @@ def _fitted(rows: Array, seconds: Array) -> Array:
 def learned(
     work: Work | None, assignments: Sequence[Assignment], seconds: Array
 ) -> DurationModel | None:
-    """Return the model of trial time; ``None`` without ``work``, or with under five durations."""
+    """Return the model of trial time, or ``None``.
+
+    ``None`` without ``work``, or with fewer than five durations that are not NaN.
+    """
     if work is None or np.isfinite(seconds).sum() < _MIN_TRIALS:
         return None
     known = np.isfinite(seconds)

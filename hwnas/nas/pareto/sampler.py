@@ -132,7 +132,11 @@ class ParetoSampler(BaseSampler):
         self._learner: Learner | None = None
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Check the number of objectives of the study, and the index of the expensive one."""
+        """Check the number of objectives of the study, and the index of the expensive one.
+
+        Raises:
+            ConfigError: there are fewer than two or more than three, or none has this index.
+        """
         n = len(study.directions)
         if n not in _N_OBJECTIVES:
             raise ConfigError(
@@ -162,7 +166,10 @@ class ParetoSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Return the options of the proposed candidate, by choice; empty if the trial has them.
 
-        The reason is recorded as a system attribute of the trial.
+        The reason is recorded as a system attribute of the trial, unless the user gave its options.
+
+        Raises:
+            ConfigError: ``root`` is no choice, or ``costs`` returns an array of another shape.
         """
         if search_space.keys() <= trial.params.keys():  # no choices, or a retried trial
             return {}

@@ -109,7 +109,10 @@ class CostedSpace:
         return self.space.size <= ENUMERATED
 
     def all(self, modelled: Sequence[ModelledCost] = ()) -> CostedCandidates:
-        """Return all feasible candidates of the space, with their features and costs."""
+        """Return all feasible candidates of the space, with their features and costs.
+
+        Computed costs are cached; models are used only if costs are known after a trial.
+        """
         if self._costs is None:
             return self.of(self.space.all(), modelled)
         if self._all is None:
@@ -233,9 +236,8 @@ def exact(
 ) -> ShortlistedCandidate:
     """Return the best feasible candidate by computed costs, which are computed in batches.
 
-    Without a limit of computed costs, or if no candidate is feasible, the best by given merits.
-    Concurrent workers take different candidates: their choices are read last, as the selection
-    takes time.
+    Without a limit of computed costs, or if no candidate is feasible, it is the first of ``best``.
+    Candidates of other workers are not taken. They are read last, as the selection takes time.
 
     Args:
         costed: Returns the costs of candidates.

@@ -41,7 +41,7 @@ class ArrayData:
 
 
 def write_arrays(splits: Mapping[str, SplitArrays], names: Sequence[str], folder: Path) -> Path:
-    """Write images and targets to a file named after their content; return its path.
+    """Return the path of a file of images and targets, named by their hash; write it if missing.
 
     Args:
         splits: Images and targets by split: ``train``, ``validation`` and ``test``. Images are
@@ -74,10 +74,14 @@ def write_arrays(splits: Mapping[str, SplitArrays], names: Sequence[str], folder
 
 
 def read_arrays(path: Path, kind: TaskType) -> ArrayData:
-    """Return the content of a file.
+    """Return the images and targets of a file; images are cropped to the central square.
+
+    Args:
+        path: File as written by ``write_arrays``.
+        kind: Type of the task, which converts the targets.
 
     Raises:
-        ConfigError: the file has no valid arrays ``images`` and ``targets``.
+        ConfigError: the file cannot be read, or has missing, unknown or invalid arrays.
         DataError: the targets are not those of the task.
     """
     pairs = {s: (f"{prefix}images", f"{prefix}targets") for s, prefix in _PREFIXES.items()}
@@ -171,7 +175,8 @@ def _check(splits: Mapping[str, SplitArrays]) -> None:
             raise ConfigError(f"{where}: there are no images. Give one or more.")
         if images.ndim == 4 and images.shape[3] not in CHANNELS:
             raise ConfigError(
-                f"{where}: images have {images.shape[3]} channels; they must have 1 or 3."
+                f"{where}: images have {images.shape[3]} channels; they must have 1 or 3. Convert "
+                "them to greyscale or RGB."
             )
         sides = sorted(images.shape[1:3])
         if sides[0] != sides[1] and (sides[0] < _MIN_SIDE or sides[1] > _MAX_ASPECT * sides[0]):

@@ -101,7 +101,7 @@ def draw_changes(
 
 
 def augment(images: Tensor, config: DatasetConfig, rng: torch.Generator) -> Tensor:
-    """Return randomly augmented images, ``(N, H, W, C)`` in uint8."""
+    """Return images ``(N, H, W, C)`` in uint8, randomly augmented as ``config`` says."""
     n, h, w, _ = images.shape
     return draw_changes(n, max(h, w), config, rng).apply(images)
 

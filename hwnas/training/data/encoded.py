@@ -64,11 +64,15 @@ class ImageFiles:
         return len(self._paths)
 
     def read(self, row: int) -> bytes:
-        """Return the content of a file."""
+        """Return the content of a file, of at most 256 MiB.
+
+        Raises:
+            DataError: it is missing, too large or cannot be read.
+        """
         try:
             return safe_read.read_bytes(self._paths[row], MAX_BYTES)
         except FileNotFoundError:
-            message = f"{self.where(row)} was not found. Restore the file, or start again."
+            message = f"{self.where(row)} was not found. Restore it, or repeat the command."
             raise DataError(message) from None
         except safe_read.CorruptFileError as problem:
             message = f"{self.where(row)} cannot be read: {problem}. Replace or remove it."
@@ -98,7 +102,12 @@ class ImageColumn:
         return int(self._ends[-1])
 
     def read(self, row: int) -> bytes:
-        """Return the content of an image file."""
+        """Return the content of an image: the bytes in the table, or else of the file it names.
+
+        Raises:
+            DataError: the row has no image, or its file is missing, outside ``folders``, too large
+                or cannot be read.
+        """
         i = bisect_right(self._ends, row)
         contents, paths = self._chunks[i]
         inside = row - (self._ends[i] - len(contents))

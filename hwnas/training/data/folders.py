@@ -147,7 +147,8 @@ def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> Imag
 
     Raises:
         DataError: a split or a class has no images, an image has no class, it is not clear which
-            folders are classes, or the task has no classes.
+            folders are classes, the splits are not those of ``chosen_splits``, the only class has
+            a CSV file beside it, or the task has no classes.
     """
     if not kind.categorical:
         raise DataError(

@@ -49,7 +49,7 @@ class ImageData:
 
     @property
     def signature(self) -> Signature:
-        """Number of input channels and of outputs of a network for these data."""
+        """Number of input channels, and number of outputs, of a network for these data."""
         return Signature(len(self.mean), self.task.n_outputs)
 
     def with_metric(self, metric: str) -> "ImageData":

@@ -107,7 +107,7 @@ class Decoder:
             advance: Called with the number of images decoded since the last call.
 
         Raises:
-            DataError: an image is damaged.
+            DataError: an image is missing or damaged.
         """
         side, channels = self.shape.side, self.shape.channels
         pixels = np.empty((len(rows), side, side, channels), np.uint8)
@@ -157,13 +157,24 @@ class StreamedSplit:
         return self.decoder.shape.side
 
     def take(self, index: Tensor, changes: AugmentationParameters = UNCHANGED) -> InMemorySplit:
-        """Return the images at ``index``, with augmentations; crops precede resizing."""
+        """Return the images at ``index``, with augmentations; crops precede resizing.
+
+        Raises:
+            DataError: an image is missing or damaged.
+        """
         images = self.decoder.decode(self.encoded, self.rows[index.numpy()], changes.crops)
         images = replace(changes, crops=None).apply(images)
         return InMemorySplit(images, self.targets[index])
 
     def in_memory(self, advance: Callable[[int], None]) -> InMemorySplit:
-        """Return the decoded split; ``advance`` is called with the images since the last call."""
+        """Return the decoded split.
+
+        Args:
+            advance: Called with the number of images decoded since the last call.
+
+        Raises:
+            DataError: an image is missing or damaged.
+        """
         images = self.decoder.decode(self.encoded, self.rows, advance=advance)
         return InMemorySplit(images, self.targets)
 
@@ -225,7 +236,7 @@ def describe_duplicates(
     targets: Mapping[str, Targets],
     where: Callable[[str, int], str],
 ) -> list[str]:
-    """Return warnings about images of the training split in others, and with several targets.
+    """Return warnings about training images in other splits, and equal images with other targets.
 
     Args:
         hashes: Hashes of the image files by split, uint8, ``(N, 16)``.
@@ -266,12 +277,12 @@ def in_memory_splits(
     targets: Mapping[str, Targets],
     divided: Mapping[str, tuple[str, ImageRows]],
 ) -> dict[str, DataSplit]:
-    """Return splits in memory.
+    """Return splits in memory, by name.
 
     Args:
-        images: Images ``(N, H, W, C)`` by split of the source.
-        targets: Their targets.
-        divided: Split of the source and rows of each split.
+        images: Images ``(N, H, W, C)``, by split of the source.
+        targets: Their targets, by split of the source.
+        divided: Split of the source and rows there of each split, as returned by ``divide``.
     """
     source = {
         split: InMemorySplit(torch.from_numpy(of), torch.from_numpy(targets[split]))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hwnas.tasks.base import Incumbent, Score
 
-MIN_NETWORKS = 6  #: below, rank correlations have no interval worth printing
+MIN_NETWORKS = 6  #: minimum number of networks for a useful interval of a rank correlation
 ENOUGH = 5  #: minimum number of networks with short and long training for a forecast
 
 
@@ -50,11 +50,19 @@ class TrainedConfig:
             )
 
     def column(self, metric: str, i: int) -> str:
-        """Return the column with the metric after fidelity ``i``: ``accuracy_after_5_epochs``."""
+        """Return the column of the metric after fidelity ``i``: ``accuracy_after_5_epochs``.
+
+        ``i`` is an index into ``fidelities``; the column has the total number of epochs.
+        """
         return f"{metric}_after_{sum(self.fidelities[: i + 1])}_epochs"
 
     def n_read(self, metric: str, details: Container[str]) -> int:
-        """Return the number of completed fidelities, given the names of a candidate's columns."""
+        """Return the number of completed fidelities of a candidate.
+
+        Args:
+            metric: Name of the metric.
+            details: Names of its columns, as in ``Candidate.details``.
+        """
         return sum(self.column(metric, i) in details for i in range(len(self.fidelities)))
 
 
@@ -77,7 +85,7 @@ class NetworkProvider(Protocol):
 
     @property
     def next_epoch(self) -> int:
-        """Index of the epoch with which fine-tuning starts: after those of separate training."""
+        """Index of the first epoch of fine-tuning, after those of separate training, else 0."""
         ...
 
     def extracted(self, genotype: Genotype) -> "nn.Module":

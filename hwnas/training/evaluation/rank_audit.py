@@ -29,7 +29,7 @@ _Z = 1.959963984540054
 class AuditedNetwork:
     """A network to be trained separately."""
 
-    group: Group  #: whether it was selected from the front or from the whole space
+    group: Group  #: ``front`` or ``space``: selected from the front, or from the whole space
     genotype: Genotype
 
 
@@ -38,7 +38,7 @@ class AuditFinding:
     """Metric of a network on the validation split, from the supernet and trained alone."""
 
     subject: AuditedNetwork
-    supernet: Quantity  #: with inherited weights
+    supernet: Quantity  #: with weights inherited from the supernet
     alone: tuple[Quantity, ...]  #: trained from scratch, one per seed
 
     @property
@@ -49,7 +49,7 @@ class AuditFinding:
 
 @dataclass(frozen=True)
 class StatisticInterval:
-    """A statistic with its 95 % interval; NaN if it is undefined."""
+    """A statistic with its 95 % interval; all three are NaN if it is undefined."""
 
     value: float
     low: float
@@ -148,7 +148,11 @@ def _evenly_spaced(items: Sequence[Genotype], n: int) -> list[Genotype]:
 
 
 def assess_ranking(findings: Sequence[AuditFinding]) -> AuditVerdict:
-    """Return how well the supernet's metrics agree with those of separate training."""
+    """Return how well the supernet's metrics agree with those of separate training.
+
+    Args:
+        findings: One or more networks.
+    """
     supernet = [finding.supernet.value for finding in findings]
     alone = [finding.mean_alone for finding in findings]
     return AuditVerdict(

@@ -155,12 +155,19 @@ class TrainedOnDemand:
         return self._trained[space]
 
     def train(self) -> None:
-        """Train or load all supernets."""
+        """Train or load all supernets.
+
+        Raises:
+            TrainingError: a training failed.
+        """
         for space in self._train:
             self._of(space)
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the metric on the validation split, with its 95 % interval."""
+        """Return the metric on the validation split: see ``SupernetEvaluator.score``.
+
+        The supernet is trained first if necessary, as in ``evaluator``.
+        """
         return self.evaluator(genotype).score(genotype, incumbent)
 
     def network(self, genotype: Genotype) -> nn.Module:

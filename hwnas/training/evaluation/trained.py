@@ -63,7 +63,7 @@ class TrainedEvaluator:
         self._metric = next(iter(setups.values())).data.task.metric
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the metric on the validation split after the last fidelity.
+        """Train the network; return the metric on the validation split after the last fidelity.
 
         With an incumbent, training stops early once the network is probably worse than it. The
         metric is the forecast for the last fidelity then.
@@ -83,7 +83,7 @@ class TrainedEvaluator:
     def exit_predictions(self, genotype: Genotype) -> list[Predictions]:
         """Return the predictions of each exit, and last of the final classifier, on validation.
 
-        Empty for a network without exits.
+        Empty for a network without exits. The network is that of ``extracted``.
         """
         setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
         graph = setup.graph(genotype)
@@ -110,7 +110,10 @@ class TrainedEvaluator:
         return TrainedEvaluator(self._setups, self._config, self._progress, recorded)
 
     def is_kept(self, genotype: Genotype) -> bool:
-        """Return whether the weights that the search recorded still exist, if there were any."""
+        """Return whether the weights after the recorded fidelities of a genotype still exist.
+
+        True if none are recorded.
+        """
         n = self.recorded_fidelities.get(genotype.id, 0)
         return n == 0 or self._is_trained(genotype, n - 1)
 
@@ -135,7 +138,7 @@ class TrainedEvaluator:
         return self._trained(genotype, self._n_done(genotype) - 1)
 
     def network(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network with batch norm folded."""
+        """Return the network of ``extracted`` with batch norm folded."""
         return fold_batch_norm(self.extracted(genotype))
 
     def origin(self, genotype: Genotype) -> str:
@@ -190,7 +193,8 @@ class TrainedEvaluator:
     def epoch_s(self, genotype: Genotype) -> float:
         """Return the estimated duration of a training of one epoch in seconds.
 
-        Batch norm recalibration and two validations are included.
+        Batch norm recalibration and two validations are included. A few steps are timed, of a
+        network that is not kept.
         """
         setup = self._setups[genotype.space]
         student = self._student(setup, setup.build(genotype), genotype, 0)
@@ -283,7 +287,7 @@ class FidelityForecast:
         return float(ndtr((log_error(self.metric, value) - self.mean) / self.std))
 
     def widened(self, std: float) -> "FidelityForecast":
-        """Return the forecast with an additional, independent error of the log error."""
+        """Return the forecast with an additional, independent standard deviation ``std``."""
         return FidelityForecast(self.metric, self.mean, math.hypot(self.std, std))
 
     @property
@@ -300,7 +304,7 @@ class FidelityForecast:
 
 
 def forecast(metric: str, value: float, known: Sequence[tuple[float, float]]) -> FidelityForecast:
-    """Return the forecast of a network after the long training.
+    """Return the forecast of a network's metric after the long training.
 
     Args:
         metric: Name of the metric.

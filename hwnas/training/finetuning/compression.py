@@ -80,7 +80,7 @@ def prune(network: nn.Module, graph: Graph, fraction: float) -> tuple[nn.Module,
     Args:
         network: The network before batch norm folding.
         graph: Its graph, with the names of its modules.
-        fraction: Fraction of the channels, in [0, 1).
+        fraction: Fraction of the channels to remove, in [0, 1).
     """
     import torch_pruning as tp
 
@@ -99,7 +99,7 @@ def prune(network: nn.Module, graph: Graph, fraction: float) -> tuple[nn.Module,
 
 
 def resize_graph(graph: Graph, network: nn.Module) -> Graph:
-    """Return a graph with the numbers of channels of a network's layers."""
+    """Return a copy of a graph with the numbers of channels of a network's layers."""
     channels = {INPUT: graph[0].op.in_shape[0]}
     nodes = []
     for node in graph:
@@ -192,7 +192,7 @@ class NetworkCompressor:
         As few channels as possible are removed, then bits where the loss increases least.
 
         Args:
-            budget: Limits of costs to be minimised.
+            budget: Upper limits, of costs that ``estimate`` returns (see ``unsupported_limits``).
 
         Raises:
             ConfigError: fewer bits do not suffice, and the network does not support pruning.
@@ -309,5 +309,5 @@ def _solve(effects: _LayerEffects, needed: Array) -> dict[str, int] | None:
 
 
 def unsupported_limits(budget: Budget) -> list[str]:
-    """Return the metrics to be maximised in a budget, whose limits compression cannot meet."""
+    """Return the names of a budget's lower limits, which compression does not support."""
     return [name for name in budget.limits if metric_of(name).maximise]

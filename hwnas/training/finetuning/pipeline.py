@@ -77,10 +77,12 @@ def finetune(
         config: Fine-tuning options.
         load: Loads an int8 network for validation; ``None``: no int8 network is made.
         progress: Progress of the trainings.
-        remaining_s: Returns the time that remains for int8 training, in seconds.
+        remaining_s: Returns the seconds that remain for int8 training, which is skipped or stopped
+            if it takes longer. Other trainings have no limit.
 
     Raises:
         ConfigError: the network does not support pruning.
+        RunError: a checkpoint is damaged or of another training.
         TrainingError: a training collapsed, or a batch does not fit into memory.
     """
     if config.prune:
@@ -120,7 +122,13 @@ class FinetunedNetwork:
 def finetune_float(
     origin: NetworkSource, config: FinetuningConfig, progress: Progress
 ) -> FinetunedNetwork:
-    """Return a network after fine-tuning, without compression and quantisation."""
+    """Fine-tune a network, or load it if this is done; return it without compression.
+
+    Raises:
+        RunError: a checkpoint is damaged or of another training.
+        TrainingError: the training collapsed, or a batch does not fit into memory.
+        TimeLimitReached: ``stop_trainings`` stopped it.
+    """
     pipeline = _Pipeline(origin, config, progress)
     network = pipeline.finetune()
     return FinetunedNetwork(network, pipeline.deployed_metric(network), pipeline.past)

@@ -42,7 +42,7 @@ class TeacherProvider(Protocol):
     def teacher(
         self, setup: TrainingSetup, options: TrainingConfig, first_epoch: int, alpha: float
     ) -> TeacherNetwork:
-        """Return the teacher for one training.
+        """Return the teacher for one training; its outputs may be recorded first, in files.
 
         Args:
             setup: Training setup of the student.
@@ -58,8 +58,8 @@ class TeacherProvider(Protocol):
 class LargestSubnetTeacher:
     """The largest subnet of the student's supernet."""
 
-    weights: NetworkProvider
-    digest_text: str = ""
+    weights: NetworkProvider  #: provides that subnet
+    digest_text: str = ""  #: empty: it follows from the student's weights
 
     def teacher(
         self, setup: TrainingSetup, options: TrainingConfig, first_epoch: int, alpha: float
@@ -120,7 +120,7 @@ class NetworkSource:
     setup: TrainingSetup  #: data, options and seed
     weights: NetworkProvider  #: weights of the search
     genotype: Genotype
-    tutor: TeacherProvider | None = None
+    tutor: TeacherProvider | None = None  #: provides the teacher; ``None``: no distillation
 
     @property
     def resolution(self) -> int:
@@ -176,12 +176,21 @@ class TrainingStage:
     n_before: int = 0  #: steps of another training of the network that comes first
 
     def run(self, progress: Progress) -> float:
-        """Train the network in place; return the duration in seconds, 0 if it was complete."""
+        """Train the network in place; return the duration in seconds, 0 if it was complete.
+
+        Raises:
+            RunError: the checkpoint is damaged or of another training.
+            TrainingError: the training collapsed, or a batch does not fit into memory.
+            TimeLimitReached: ``stop_trainings`` stopped it.
+        """
         summary = self.setup.train_single(self.student, self.options, self.checkpoint, progress)
         return summary.seconds if summary.n_steps else 0.0
 
     def fits(self, remaining_s: float) -> bool:
-        """Return whether the remaining training is estimated to take at most ``remaining_s``."""
+        """Return whether the remaining training is estimated to take at most ``remaining_s``.
+
+        True if nothing remains, or for an infinite ``remaining_s``.
+        """
         if not self.n_left or remaining_s == float("inf"):
             return True
         return remaining_s > 0 and self.takes_s() <= remaining_s
@@ -217,7 +226,7 @@ class TrainingStage:
 
     @property
     def n_shown(self) -> int:
-        """Number of images for which the teacher's outputs are recorded."""
+        """Number of images for which the teacher's outputs are recorded; 0 for more than 1 GiB."""
         setup, student = self.setup, self.student
         position = (student.resolution, student.first_epoch)
         return AugmentedViews(setup.material, self.options, setup.seed, *position).n_recorded
@@ -296,13 +305,16 @@ FOR_INT8 = FinetuneTraining("int8-trained", "Train for int8", gentleness=0.3)
 
 
 def first_stage(origin: NetworkSource, config: FinetuningConfig) -> TrainingStage:
-    """Return the fine-tuning of a network with untrained weights, to estimate its duration."""
+    """Return the fine-tuning of a network with untrained weights, to estimate its duration.
+
+    The teacher is loaded or trained, see ``FinetuneTraining.stage``.
+    """
     network = origin.setup.build(origin.genotype)
     return FINE_TUNED.stage(origin, config, network, origin.graph(), _past(origin, config))
 
 
 def checkpoint(origin: NetworkSource, config: FinetuningConfig) -> Checkpoint:
-    """Return the checkpoint in which the fine-tuned network is or will be stored.
+    """Return the checkpoint of a network's fine-tuning, before pruning or int8 training.
 
     Nothing is trained; the file may not exist yet.
     """

@@ -30,11 +30,11 @@ class TimeWindow:
         return self.end_by < math.inf
 
     def open_s(self) -> float:
-        """Return the seconds until no training may start any more; negative if in the past."""
+        """Return the seconds until ``begin_by``, negative if in the past; infinite: no limit."""
         return self.begin_by - time.monotonic()
 
     def left_s(self) -> float:
-        """Return the seconds until all trainings must end; negative if in the past."""
+        """Return the seconds until ``end_by``, negative if in the past; infinite: no limit."""
         return self.end_by - time.monotonic()
 
 
@@ -110,7 +110,7 @@ class TimeBudget:
         self._save(max(self.spent_s, self.limit_s) if was_short else self.spent_s)
 
     def tracked(self, progress: Progress) -> Progress:
-        """Return a progress display that also stores the time spent regularly."""
+        """Return a progress display that also stores the time spent, at most every 15 seconds."""
         return _TrackedProgress(progress, self._update)
 
     def _update(self) -> None:
@@ -180,11 +180,11 @@ class TrainingTimes:
             self._factor = sum(durations_s.values()) / estimated_s
 
     def member_s(self, name: str, epochs: int) -> float:
-        """Return the seconds of fine-tuning and int8 training of a network, given its id."""
+        """Return the estimated seconds of fine-tuning and int8 training of a network, by its id."""
         return INT8_TRAINING * self.training_s(name, epochs)
 
     def training_s(self, name: str, epochs: int) -> float:
-        """Return the seconds of fine-tuning of a network, given its id."""
+        """Return the estimated seconds of fine-tuning of a network for ``epochs``, by its id."""
         seconds = np.interp(self._sizes[name], [*self._known], [*self._known.values()])
         return self._factor * epochs * float(seconds)
 
@@ -209,13 +209,13 @@ class TrainingTimes:
         return max(1, fitting(N_MEMBERS), min(shortest, fitting(_MIN_MEMBERS)))
 
     def within(self, names: Iterable[str], epochs: int, core_s: float, left_s: float) -> list[str]:
-        """Return the networks that fit into the remaining time together.
+        """Return the ids of the networks that fit into the remaining time together, in their order.
 
         Args:
             names: Ids of the networks, in the order of preference.
             epochs: Epochs of each network.
-            core_s: Remaining seconds of all processes together.
-            left_s: Remaining seconds of each process.
+            core_s: Remaining seconds of all processes together, for fine-tuning and int8 training.
+            left_s: Remaining seconds until the end, for the fine-tuning of each network.
         """
         chosen = list[str]()
         for name in names:
