@@ -163,7 +163,9 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
                 f"{_words(config.genotype, key)}. {len(keys) - len({*keys})} rows repeat an "
                 "earlier genotype. Keep one row of each genotype, for example with the mean."
             )
-    choices = {n: _sorted(column) for n, column in zip(config.genotype, columns, strict=True)}
+    choices = {
+        n: _sorted_options(column) for n, column in zip(config.genotype, columns, strict=True)
+    }
     total = math.prod(len(options) for options in choices.values())
     if total > len(keys) and not config.partial:
         raise TableError(
@@ -230,7 +232,7 @@ def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Arr
     return values
 
 
-def _sorted(column: Sequence[Option]) -> tuple[Option, ...]:
+def _sorted_options(column: Sequence[Option]) -> tuple[Option, ...]:
     """Return the sorted options of a choice."""
     return tuple(sorted({*column}))
 

@@ -179,11 +179,11 @@ def _check(file: pq.ParquetFile) -> None:
         kind = schema.field(name).type
         allowed = "a number" if name in numbers else "text" if name in texts else ""
         allowed = "a whole number" if name == "trial" else allowed
-        if allowed and not _is(kind, allowed):
+        if allowed and not _is_type(kind, allowed):
             raise ValueError(f"column '{name}' is of type {kind}; allowed: {allowed}")
 
 
-def _is(kind: pa.DataType, allowed: str) -> bool:
+def _is_type(kind: pa.DataType, allowed: str) -> bool:
     if pa.types.is_null(kind):
         return True
     if allowed == "text":

@@ -100,25 +100,27 @@ class Cascade:
         a, b = self.first.costs, self.second.costs
         both = [n for n in cost_names() if n in a and n in b and not metric_of(n).mean_of]
         if self.link is None:
-            return {n: _together(n, a[n], b[n]) for n in both}
+            return {n: _cost_of_both(n, a[n], b[n]) for n in both}
         # The device waits for the prediction of the other target.
         first_only = {n: figure for n, figure in a.items() if n not in _WAITED}
-        return first_only | {n: _together(n, a[n], self._later(n)) for n in both if n in _WAITED}
+        return first_only | {
+            n: _cost_of_both(n, a[n], self._cost_of_second(n)) for n in both if n in _WAITED
+        }
 
     @property
     def predicted(self) -> CascadeStatistics:
         """The results on the half of the validation split that does not choose the threshold."""
-        return self._seen("validation", slice(1, None, 2))
+        return self._statistics("validation", slice(1, None, 2))
 
     @property
     def verified(self) -> CascadeStatistics:
         """The results on the test split."""
-        return self._seen("test", slice(None))
+        return self._statistics("test", slice(None))
 
     @property
     def later_ms(self) -> float:
         """Latency of the second network and the link, in milliseconds."""
-        return self._later(LATENCY).value
+        return self._cost_of_second(LATENCY).value
 
     def row(self, metric: str) -> Row:
         """Return the cascade as a row, by column.
@@ -140,7 +142,7 @@ class Cascade:
             row |= figure.columns(name)
         return row | {"verified_on_front": self.on_front}
 
-    def _seen(self, split: str, part: slice) -> CascadeStatistics:
+    def _statistics(self, split: str, part: slice) -> CascadeStatistics:
         first, second = self.first.predictions[split], self.second.predictions[split]
         on = first.confidence[part] < self.threshold
         right = np.where(on, second.correct[part], first.correct[part])
@@ -149,19 +151,19 @@ class Cascade:
         known = [n for n in names if n in self.first.costs and n in self.second.costs]
         expected = {
             f"expected_{name}": expected_cost(
-                [self.first.costs[name], self._later(name)], [_ALL, share]
+                [self.first.costs[name], self._cost_of_second(name)], [_ALL, share]
             )
             for name in known
         }
         if self.link is not None:
             second_price = self.second.costs.get(_PRICE, Quantity(0.0, "modelled"))
-            price = _together(_PRICE, second_price, Quantity(self.link.usd_per_m, "modelled"))
+            price = _cost_of_both(_PRICE, second_price, Quantity(self.link.usd_per_m, "modelled"))
             expected["expected_usd_per_m"] = expected_cost(
                 [Quantity(0.0, "modelled"), price], [_ALL, share]
             )
         return CascadeStatistics(share, fraction(right), expected)
 
-    def _later(self, name: str) -> Quantity:
+    def _cost_of_second(self, name: str) -> Quantity:
         """Return the cost of the second network, including the link."""
         figure = self.second.costs[name]
         if name not in _WAITED or self.link is None:
@@ -193,12 +195,18 @@ def find_cascades(
     sizes = {len(stage.predictions["validation"].correct) for stage in (*stages, *others)}
     if len(sizes) != 1 or min(sizes) < 2 * LEAST:
         return []
-    tried = [cascade for pair in _pairs(stages, budget, others, link) for cascade in _swept(pair)]
+    tried = [
+        cascade
+        for pair in _pairs(stages, budget, others, link)
+        for cascade in _with_thresholds(pair)
+    ]
     alone = [(half(s.predictions["validation"].correct).mean(), s.latency_ms) for s in stages]
     points = np.array([*alone, *(point for _, point in tried)])
     stays = non_dominated(points, MAXIMISE)[len(alone) :]
     chosen = [c for (c, _), is_on in zip(tried, stays, strict=True) if is_on]
-    return _judged(stages, sorted(chosen, key=lambda c: c.predicted.costs[EXPECTED].value))
+    return _with_front_flags(
+        stages, sorted(chosen, key=lambda c: c.predicted.costs[EXPECTED].value)
+    )
 
 
 def speedups(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[float]:
@@ -220,7 +228,7 @@ def _accuracy(stage: CascadeStage) -> float:
     return float(stage.predictions["test"].correct.mean())
 
 
-def _judged(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[Cascade]:
+def _with_front_flags(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[Cascade]:
     """Mark the non-dominated cascades on the test split."""
     verified = [cascade.verified for cascade in cascades]
     points = [(_accuracy(s), s.latency_ms) for s in stages]
@@ -244,7 +252,7 @@ def _pairs(
             yield pair
 
 
-def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
+def _with_thresholds(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
     """Yield cascades of a pair, with accuracy and latency on the half for thresholds."""
     first, second = (stage.predictions["validation"] for stage in (pair.first, pair.second))
     confidence, right, later = map(half, (first.confidence, first.correct, second.correct))
@@ -262,7 +270,7 @@ def half(values: NDArray[np.generic]) -> Array:
     return values[::2].astype(np.float64)
 
 
-def _together(name: str, a: Quantity, b: Quantity) -> Quantity:
+def _cost_of_both(name: str, a: Quantity, b: Quantity) -> Quantity:
     """Return the cost of two networks that run one after another."""
     if name in _OF_ONE:
         source = a.source if a.source == b.source else "modelled"

@@ -75,17 +75,17 @@ class EarlyExits:
     @property
     def chosen(self) -> ExitStatistics:
         """The results on the half of the validation split that chooses thresholds."""
-        return self._seen("validation", slice(None, None, 2))
+        return self._statistics("validation", slice(None, None, 2))
 
     @property
     def predicted(self) -> ExitStatistics:
         """The results on the half of the validation split that does not choose thresholds."""
-        return self._seen("validation", _PREDICTING)
+        return self._statistics("validation", _PREDICTING)
 
     @property
     def verified(self) -> ExitStatistics:
         """The results on the test split."""
-        return self._seen("test", _ALL)
+        return self._statistics("test", _ALL)
 
     def at_proof(self, n_images: int) -> Quantities:
         """Return the costs of ``predicted``, with upper ends for ``n_images`` other images.
@@ -101,7 +101,7 @@ class EarlyExits:
             high = share.value + math.hypot(here, here * ratio) + here * ratio
             return replace(share, high=min(1.0, high))
 
-        return self._costs([widened(share) for share in self._reached(at)])
+        return self._costs([widened(share) for share in self._reached_fractions(at)])
 
     def with_segments(self, segments: Sequence[Quantities]) -> "EarlyExits":
         """Return the same thresholds with other costs of each segment."""
@@ -145,19 +145,19 @@ class EarlyExits:
                 row |= self.network.costs[name].columns(name)
         return row | {"verified_on_front": self.on_front}
 
-    def _seen(self, split: str, part: slice) -> ExitStatistics:
+    def _statistics(self, split: str, part: slice) -> ExitStatistics:
         at = self._at(split, part)
         right = np.stack([of.correct[part] for of in self.network.predictions[split]])
         fractions = tuple(fraction(at == i) for i in range(len(self.network.segments) - 1))
         accuracy = fraction(right[at, np.arange(len(at))])
-        return ExitStatistics(fractions, accuracy, self._costs(self._reached(at)))
+        return ExitStatistics(fractions, accuracy, self._costs(self._reached_fractions(at)))
 
     def _at(self, split: str, part: slice) -> NDArray[np.intp]:
         """Return the index of the exit of each image, ``(n_images,)``."""
         exits = [of.confidence[part] for of in self.network.predictions[split][:-1]]
         return exit_indices(np.stack(exits), self.thresholds)
 
-    def _reached(self, at: NDArray[np.intp]) -> list[Quantity]:
+    def _reached_fractions(self, at: NDArray[np.intp]) -> list[Quantity]:
         """Return the fraction of images that reach each segment."""
         return [fraction(at >= i) for i in range(len(self.network.segments))]
 

@@ -165,7 +165,7 @@ def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterat
             study of another search.
     """
     with verbosity_kept():
-        opened = _opened(search, config, folder)
+        opened = _open_study(search, config, folder)
         n_before = len(opened.candidates)
         try:
             yield opened
@@ -178,7 +178,7 @@ def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterat
                 folder.write_parquet(CANDIDATES, rows)
 
 
-def _opened(search: SearchTask, config: EngineConfig, folder: RunFolder) -> AnyStudy:
+def _open_study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> AnyStudy:
     """Return the study: private to this process, or shared."""
     space, is_local = search.problem.space, config.study.storage is None
     if is_local and (config.study.workers or 1) == 1 and not is_shared(folder.study):

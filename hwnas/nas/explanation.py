@@ -108,11 +108,11 @@ def explain(
     before = now = removed_by = None
     displaced: list[Candidate] = []
     if _has_all(candidate, objectives):
-        before = _standing(candidate, earlier, objectives)
-        now = _standing(candidate, [c for c in scored if c is not candidate], objectives)
+        before = _dominance(candidate, earlier, objectives)
+        now = _dominance(candidate, [c for c in scored if c is not candidate], objectives)
         if not before.beaten_by:
             on_front = pareto_front(earlier, objectives)
-            displaced, _ = _beaten(candidate, on_front, objectives)
+            displaced, _ = _dominated_and_dominating(candidate, on_front, objectives)
             removed_by = min(now.beaten_by, key=lambda c: c.trial, default=None)
     return Explanation(
         candidate,
@@ -143,7 +143,7 @@ def n_within_intervals(
         proposals: Proposal of each trial, by its number.
     """
     within = [
-        proposal.expected[1] <= _scored(candidate) <= proposal.expected[2]
+        proposal.expected[1] <= _metric_value(candidate) <= proposal.expected[2]
         for candidate in distinct(candidates)
         if (proposal := proposals[candidate.trial]).expected is not None
         and candidate.state != "infeasible"
@@ -151,7 +151,7 @@ def n_within_intervals(
     return sum(within), len(within)
 
 
-def _standing(
+def _dominance(
     candidate: Candidate, others: Sequence[Candidate], objectives: Sequence[str]
 ) -> DominanceSummary:
     values = points([candidate, *others], objectives)
@@ -159,12 +159,12 @@ def _standing(
     off = np.abs(values - values[0]) / np.where(spread == 0, 1.0, spread)
     distance = {c.id: away for c, away in zip(others, off[1:].max(axis=1).tolist(), strict=True)}
     best = {c.id for c in pareto_front(others, objectives)}
-    beaten, beaten_by = _beaten(candidate, others, objectives)
+    beaten, beaten_by = _dominated_and_dominating(candidate, others, objectives)
     ordered = sorted(beaten_by, key=lambda c: (c.id not in best, distance[c.id], c.trial))
     return DominanceSummary(len(others), beaten, ordered)
 
 
-def _beaten(
+def _dominated_and_dominating(
     candidate: Candidate, others: Sequence[Candidate], objectives: Sequence[str]
 ) -> tuple[list[Candidate], list[Candidate]]:
     """Return the candidates that one removes from the front, and those that remove it.
@@ -180,5 +180,5 @@ def _beaten(
     return [others[i] for i in beaten], [others[i] for i in beaten_by]
 
 
-def _scored(candidate: Candidate) -> float:
+def _metric_value(candidate: Candidate) -> float:
     return candidate.figures[quality_in(candidate.figures)].value

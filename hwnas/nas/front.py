@@ -60,7 +60,7 @@ class Front:
         members only.
         """
         fitting = [i for i, member in enumerate(self.members) if member.is_deliverable]
-        values = {i: self._minimised(self.members[i]) for i in fitting}
+        values = {i: self._minimised_objectives(self.members[i]) for i in fitting}
         front = ParetoFront[int]([False for _ in values[fitting[0]]] if fitting else [])
         front.add(fitting, [*values.values()])
         best = [self.members[i] for i in front.members]
@@ -91,12 +91,17 @@ class Front:
             margins = [
                 margin(a, b) for a, b in zip(_qualities(member), _qualities(other), strict=True)
             ]
-            mine, theirs = self._minimised(member, margins), self._minimised(other)
+            mine, theirs = (
+                self._minimised_objectives(member, margins),
+                self._minimised_objectives(other),
+            )
             return bool(no_worse(np.array(theirs), np.array(mine), [False] * len(mine)))
 
         return not any(map(dominates, front))
 
-    def _minimised(self, member: Member, margins: Sequence[float] | None = None) -> list[float]:
+    def _minimised_objectives(
+        self, member: Member, margins: Sequence[float] | None = None
+    ) -> list[float]:
         """Return the verified objectives, negated if maximised.
 
         Args:

@@ -93,7 +93,7 @@ def posteriors(
     readings = _readings(list(groups.values()), objectives)
     if len(groups) < MIN_CANDIDATES:
         rng = np.random.default_rng(_SEED)
-        draws = _independent(np.log(readings.errors), readings.stds, rng)
+        draws = _independent_samples(np.log(readings.errors), readings.stds, rng)
         figures = [repeated[0].figures[quality_in(objectives)] for repeated in groups.values()]
     else:
         assignments = [space.assignment(repeated[0].genotype) for repeated in groups.values()]
@@ -123,7 +123,7 @@ def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) 
     read = [[c.figures[metric] for c in group] for group in groups]
     best = perfect_value(metric, (figure.value for observations in read for figure in observations))
     sign = -1.0 if metric_of(metric).maximise else 1.0
-    values, stds = np.array([_combined(observations) for observations in read]).T
+    values, stds = np.array([_combined_measurement(observations) for observations in read]).T
     errors = sign * (values - best)
     errors = np.maximum(errors, np.maximum(stds, least(errors, is_share=best != 0)))
     names = costs_in(objectives)
@@ -132,7 +132,7 @@ def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) 
     return _Observations(best, sign, errors, stds / errors, known * signs)
 
 
-def _combined(readings: Sequence[Quantity]) -> tuple[float, float]:
+def _combined_measurement(readings: Sequence[Quantity]) -> tuple[float, float]:
     """Return mean and standard deviation of a candidate's measurements; equal ones count once."""
     different = {(figure.value, figure.std) for figure in readings}
     if exact := [value for value, std in different if std == 0]:
@@ -176,7 +176,7 @@ def _posterior(
         gain = variance / (variance + stds[rest] ** 2)
         mean[rest] = expected + gain * (clipped[rest] - expected)
         std[rest] = np.sqrt(gain) * stds[rest]
-        draws[:, rest] = _independent(mean[rest], std[rest], rng)
+        draws[:, rest] = _independent_samples(mean[rest], std[rest], rng)
     beyond = logs - clipped  # kept as measured
     return mean + beyond, std, draws + beyond
 
@@ -186,7 +186,7 @@ def _spread(n: int, n_max: int) -> NDArray[np.intp]:
     return np.linspace(0, n - 1, min(n, n_max)).round().astype(np.intp)
 
 
-def _independent(mean: Array, std: Array, rng: np.random.Generator) -> Array:
+def _independent_samples(mean: Array, std: Array, rng: np.random.Generator) -> Array:
     return np.asarray(mean + std * rng.standard_normal((_DRAWS, len(mean))))
 
 
@@ -286,7 +286,7 @@ def candidate_posteriors(
         )
     )
     return CandidatePosteriors(
-        [_believed(candidate, metric, estimates, finished) for candidate in views],
+        [_with_posterior(candidate, metric, estimates, finished) for candidate in views],
         {name: belief.on_front for name, belief in estimates.items()},
     )
 
@@ -327,7 +327,7 @@ def _log_cost(candidate: Candidate) -> float:
     return math.log(max(min(known, default=1.0), _MIN_COST))
 
 
-def _believed(
+def _with_posterior(
     candidate: Candidate,
     metric: str,
     estimates: Mapping[str, CandidatePosterior],

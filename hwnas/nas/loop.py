@@ -159,7 +159,7 @@ def run_trials(  # noqa: PLR0913, PLR0917
         CollapseError: a training collapsed, no candidate is scored completely, and five or more
             earlier candidates met the budget.
     """
-    cost = _cached(problem.cost_model)
+    cost = _cached_cost(problem.cost_model)
     first = [] if config.name == "pareto" else initial_assignments(problem.space)
     if problem.first:
         first = [_complete_assignment(problem.space, genotype) for genotype in problem.first]
@@ -206,7 +206,7 @@ def violations(budget: CandidateLimits, candidate: Candidate) -> dict[str, float
     return {**over, _UNBUILDABLE: 1.0 if unrunnable else 0.0}
 
 
-def _cached(cost_model: CostModel) -> Callable[[Genotype], Cost]:
+def _cached_cost(cost_model: CostModel) -> Callable[[Genotype], Cost]:
     """Return a cost function that calls the cost model once per genotype."""
 
     @lru_cache(_MAX_CACHED_COSTS)

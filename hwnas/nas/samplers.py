@@ -60,7 +60,7 @@ class RunSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return the distributions, by name, of the choices that are sampled together."""
-        if self._initial(study, trial) is not None:
+        if self._initial_assignment(study, trial) is not None:
             return dict(self._search_space)
         return self._sampler_of(trial.number).infer_relative_search_space(study, trial)
 
@@ -68,7 +68,7 @@ class RunSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return the options of these choices; one of the first trials gets its assignment."""
-        if (initial := self._initial(study, trial)) is not None:
+        if (initial := self._initial_assignment(study, trial)) is not None:
             # Call the sampler anyway: NSGA-II counts the trial as part of its generation.
             sampler = self._sampler_of(trial.number)
             sampler.sample_relative(study, trial, sampler.infer_relative_search_space(study, trial))
@@ -96,7 +96,7 @@ class RunSampler(BaseSampler):
         """Call ``after_trial`` of the trial's sampler."""
         self._sampler_of(trial.number).after_trial(study, trial, state, values)
 
-    def _initial(self, study: optuna.Study, trial: FrozenTrial) -> Assignment | None:
+    def _initial_assignment(self, study: optuna.Study, trial: FrozenTrial) -> Assignment | None:
         """Return the assignment of one of the first trials; ``None`` for later trials.
 
         A retried trial has a new number and its original assignment.

@@ -80,8 +80,8 @@ class SharedStudy:
         self.candidates: list[Candidate] = []
         self.durations: dict[int, float] = {}  #: seconds of each finished trial, by its number
         try:
-            self._study = _joined(self._connection, membership, space)
-            self.waited_s = self._waited()  #: seconds of preparation, see ``wait``
+            self._study = _load_or_create(self._connection, membership, space)
+            self.waited_s = self._recorded_wait_s()  #: seconds of preparation, see ``wait``
             self.refresh()
         except BaseException:
             self._connection.close()
@@ -106,7 +106,7 @@ class SharedStudy:
             if len(self.candidates) >= n_trials:
                 return None
             waiting = any(trial.state == TrialState.WAITING for trial in counted)
-            if (waiting or len(counted) < n_trials) and (trial := self._taken(n_trials)):
+            if (waiting or len(counted) < n_trials) and (trial := self._next_trial(n_trials)):
                 return trial
             time.sleep(_POLL_S)
 
@@ -125,7 +125,7 @@ class SharedStudy:
         except UpdateFinishedTrialError:
             pass
         finally:
-            self._still()
+            self._stop_heartbeat()
         self.refresh()
 
     def refresh(self) -> list[FrozenTrial]:
@@ -189,19 +189,19 @@ class SharedStudy:
     def close(self) -> None:
         """Queue the running trial again, and close the database."""
         pulse = self._pulse
-        self._still()
+        self._stop_heartbeat()
         if pulse is not None:
             with contextlib.suppress(*AWAY):  # another worker queues it when heartbeats are missing
                 self._queue_again(self._study.trials[pulse.trial.number])
         self._connection.close()
 
-    def _waited(self) -> float:
+    def _recorded_wait_s(self) -> float:
         known = self._connection.patiently(lambda: self._study.user_attrs)
         if self._config.storage is not None:
             return float(known.get(_WAITED + self.worker, 0.0))
         return sum(float(seconds) for name, seconds in known.items() if name.startswith(_WAITED))
 
-    def _taken(self, n_trials: int) -> Trial | None:
+    def _next_trial(self, n_trials: int) -> Trial | None:
         """Return a new trial or one that was queued again; ``None`` if it is surplus."""
 
         def ask() -> Trial:
@@ -254,13 +254,15 @@ class SharedStudy:
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 RetryHeartbeatStaleTrialCallback(max_retry=_RETRIES)(study, trial)
 
-    def _still(self) -> None:
+    def _stop_heartbeat(self) -> None:
         if self._pulse is not None:
             self._pulse.stop()
             self._pulse = None
 
 
-def _joined(connection: DatabaseRetry, membership: Membership, space: Space) -> optuna.Study:
+def _load_or_create(
+    connection: DatabaseRetry, membership: Membership, space: Space
+) -> optuna.Study:
     """Return the study; create it if necessary.
 
     Raises:

@@ -117,7 +117,7 @@ class QueryWatchdog:
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of ``sqlalchemy.create_engine`` for an engine to watch."""
-        return {"pool_events": [(self._opened, "connect")]}
+        return {"pool_events": [(self._add_connection, "connect")]}
 
     @contextmanager
     def answering(self, least_s: float = _LEAST_S) -> Iterator[None]:
@@ -133,7 +133,7 @@ class QueryWatchdog:
         finally:
             late.cancel()
 
-    def _opened(self, connection: Any, record: object) -> None:
+    def _add_connection(self, connection: Any, record: object) -> None:
         if hasattr(connection, "fileno"):
             self._open.add(connection)
 
@@ -249,7 +249,7 @@ class DatabaseRetry:
     def __init__(self, url: str, config: StudyConfig, retry: Retry):
         self._config, self._watch = config, QueryWatchdog(config.reconnect_timeout_s)
         self.where = f"study.storage={database.redact(url)}"  #: location in messages
-        self.storage = self._opened(url, retry)
+        self.storage = self._open_storage(url, retry)
 
     @property
     def beat_s(self) -> int:
@@ -281,11 +281,11 @@ class DatabaseRetry:
                     return do()
             except AWAY as error:
                 if time.monotonic() > until:
-                    raise self._gone(error) from None
+                    raise self._unavailable_error(error) from None
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
 
-    def _gone(self, error: Exception) -> RunError:
+    def _unavailable_error(self, error: Exception) -> RunError:
         cause = error.__cause__ or error
         reason = str(getattr(cause, "orig", cause)).strip().partition("\n")[0].rstrip(".")
         reason = reason or type(cause).__name__
@@ -299,7 +299,7 @@ class DatabaseRetry:
             f"{self.where} does not answer: {reason}. {advice}. No finished trial is lost."
         )
 
-    def _opened(self, url: str, retry: Retry) -> RDBStorage:
+    def _open_storage(self, url: str, retry: Retry) -> RDBStorage:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         # Two connections: one for heartbeats. They are tested before use: they may be closed.
         pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 0}
@@ -329,7 +329,7 @@ class DatabaseRetry:
                 # Workers that start together create the same tables; one of them succeeds.
                 reason = str(error.__cause__ or error).lower()
                 if attempt == 4 or not ("already exists" in reason or "unique" in reason):
-                    raise self._gone(error) from None
+                    raise self._unavailable_error(error) from None
                 time.sleep(0.2 * (attempt + 1))
         if sqlite:
             settle_sqlite(storage)

@@ -78,13 +78,13 @@ class LocalStudy:
             return None
         self._memory.sampler = sampler
         trial = self._memory.ask(self.distributions)
-        self._still()
+        self._stop_timer()
         self._timer = PeriodicTimer(partial(self._save_elapsed, trial), SAVE_INTERVAL_S)
         return trial
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
         """Store the result of a trial; violations are by name of the limit, feasible if <= 0."""
-        self._still()
+        self._stop_timer()
         finished = trials.tell(self._memory, trial, candidate, violations, self.objectives)
         with readable(str(self._path)):
             self._file.add_trial(trials.marked(finished, candidate, self.objectives))
@@ -105,7 +105,7 @@ class LocalStudy:
 
     def close(self) -> None:
         """Close the file."""
-        self._still()
+        self._stop_timer()
         self._storage.engine.dispose()
 
     def _save_elapsed(self, trial: Trial) -> None:
@@ -116,7 +116,7 @@ class LocalStudy:
         record = {"began": str(start), "seconds": elapsed_s, "before": self._cut_off_s}
         self._file.set_user_attr(_CUT_OFF, record)
 
-    def _still(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.stop()
             self._timer = None

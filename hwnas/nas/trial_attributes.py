@@ -60,7 +60,9 @@ class Proposal:
         """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         default = vars(Proposal(self.phase)) | {"phase": None}
-        return {name: _rounded(value) for name, value in values.items() if value != default[name]}
+        return {
+            name: _round_floats(value) for name, value in values.items() if value != default[name]
+        }
 
 
 def read_proposal(attributes: Mapping[str, Any]) -> Proposal:
@@ -98,9 +100,9 @@ def is_fixed(attributes: Mapping[str, Any]) -> bool:
     return _FIXED in attributes
 
 
-def _rounded(value: Any) -> Any:
+def _round_floats(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_rounded(part) for part in value]
+        return [_round_floats(part) for part in value]
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 

@@ -172,7 +172,7 @@ def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
     """Return whether a trial ended regularly, not by the death of its process."""
     if trial.state != TrialState.FAIL:
         return trial.state == TrialState.COMPLETE
-    stored = _stored(trial, CANDIDATE)
+    stored = _stored_attribute(trial, CANDIDATE)
     return stored is not None and not _has_costs(stored["figures"], objectives)
 
 
@@ -183,13 +183,13 @@ def candidate(trial: FrozenTrial, space: Space) -> Candidate:
         ValueError: the trial was not written by a search.
     """
     genotype = space.genotype(trial.params)
-    if not isinstance(stored := _stored(trial, CANDIDATE), dict):
+    if not isinstance(stored := _stored_attribute(trial, CANDIDATE), dict):
         raise ValueError(f"trial {trial.number} does not hold its candidate")
-    per_image = base64.b64decode(_stored(trial, _PER_IMAGE) or "")
+    per_image = base64.b64decode(_stored_attribute(trial, _PER_IMAGE) or "")
     return Candidate.from_json(trial.number, genotype, stored, per_image)
 
 
-def _stored(trial: FrozenTrial, name: str) -> Any:
+def _stored_attribute(trial: FrozenTrial, name: str) -> Any:
     """Return an attribute of a trial; earlier versions stored it in user attributes."""
     earlier = trial.user_attrs.get(name.removeprefix("hwnas:"))
     return trial.system_attrs.get(name, earlier)

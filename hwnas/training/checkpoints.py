@@ -157,7 +157,7 @@ class Checkpoint:
             RunError: the existing file is damaged or of another training.
         """
         tensors = _tensors(state)
-        if not _finite(tensors):
+        if not _are_finite(tensors):
             raise TrainingError(
                 f"Training collapsed before step {n_steps}: weights are not finite. Try a lower "
                 "learning rate: train.lr=NUMBER, or finish.rate=NUMBER if a search fine-tunes. "
@@ -248,7 +248,7 @@ class Checkpoint:
         for key, value in optimiser.items():
             kind, name = key.split(".", 1)
             parameter = parameters[name]
-            state.optimiser.state[parameter][kind] = _like(value, parameter)
+            state.optimiser.state[parameter][kind] = _like_parameter(value, parameter)
         return n_steps
 
     def weights(self) -> dict[str, Tensor]:
@@ -306,7 +306,7 @@ def _tensors(state: TrainingState) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in tensors.items()}
 
 
-def _finite(tensors: Mapping[str, Tensor]) -> bool:
+def _are_finite(tensors: Mapping[str, Tensor]) -> bool:
     floats = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
     largest = torch._foreach_norm(floats, math.inf)
     return bool(torch.stack([norm.cpu() for norm in largest]).isfinite().all())
@@ -341,7 +341,7 @@ def _part(file: Any, kind: str, metadata: Mapping[str, Any]) -> dict[str, Tensor
     return tensors
 
 
-def _like(value: Tensor, parameter: Tensor) -> Tensor:
+def _like_parameter(value: Tensor, parameter: Tensor) -> Tensor:
     """Return optimiser state on the device and in the memory order of its parameter."""
     if value.shape != parameter.shape:  # a count of steps
         return value

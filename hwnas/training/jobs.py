@@ -133,7 +133,7 @@ class TaskProcesses(Generic[C]):
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
-    def _submitted(self, task: Callable[[C], T]) -> "Future[T]":
+    def _submit(self, task: Callable[[C], T]) -> "Future[T]":
         return self._pool.submit(_run_task, task)
 
     def run(
@@ -161,7 +161,7 @@ class TaskProcesses(Generic[C]):
             while True:
                 while asks and error is None and len(running) < self.n:
                     if asks := (task := next_task()) is not None:
-                        running.add(self._submitted(task))
+                        running.add(self._submit(task))
                 if not running:
                     break
                 ended, running = wait(running, _POLL_S, FIRST_COMPLETED)

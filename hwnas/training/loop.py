@@ -48,7 +48,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def largest_fitting(batch_size: int, attempt: Callable[[int], object]) -> int | None:
-    """Return the largest of ``batch_size`` / 2, / 4, ..., 2 that fits into memory, else ``None``."""
+    """Return the largest of ``batch_size`` / 2, / 4, ... that fits into memory; ``None``: none."""
     while batch_size >= 4:
         batch_size //= 2
         if _fits(batch_size, attempt):
@@ -294,7 +294,7 @@ class _Training:
         step_context = self._step_context(step)
         step_context.seed_layers(_RNG_PURPOSE, self._device, self.processes.rank)
         losses, total = self._gradients(batch, step_context)
-        norm = self._clipped()
+        norm = self._clip_gradient()
         for name, value in {**losses, "gradient norm": norm}.items():
             if not math.isfinite(value):
                 what = name.replace("_", " of the ", 1) + " subnet" * ("_" in name)
@@ -336,7 +336,7 @@ class _Training:
     def _batch(self, config: TrainingConfig, step_context: StepContext) -> TrainingBatch:
         return batches.draw(self._material, config, step_context, self.processes)
 
-    def _clipped(self) -> float:
+    def _clip_gradient(self) -> float:
         """Clip the gradient, which may be a sum over subnets; return its norm before."""
         return float(nn.utils.clip_grad_norm_(self._parameters, _MAX_GRADIENT_NORM))
 

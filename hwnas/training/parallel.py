@@ -170,13 +170,13 @@ def train_once(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iter
     processes = current()
     with contextlib.ExitStack() as stack:
         if processes.leads and checkpoint.n_steps() < n_steps:
-            stack.callback(_locked(checkpoint, n_steps, progress).close)
+            stack.callback(_lock_checkpoint(checkpoint, n_steps, progress).close)
         processes.meet()
         yield
         processes.meet()
 
 
-def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFolder:
+def _lock_checkpoint(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFolder:
     """Lock the folder of a checkpoint, waiting for another process that trains it."""
     folder = RunFolder(checkpoint.path.parent)
     try:

@@ -44,7 +44,8 @@ def admitted(space: SearchSpace, progress: float, widening: float) -> SearchSpac
         return space
     part = _PARTS * progress / widening
     choices = {
-        name: _largest(options, part - _part(name)) for name, options in space.choices.items()
+        name: _largest_options(options, part - _part(name))
+        for name, options in space.choices.items()
     }
     return replace(space, choices=choices)
 
@@ -55,7 +56,7 @@ def _part(name: str) -> int:
     return {"resolution": -1, "kernel": 1, "depth": 2}.get(kind, 3)
 
 
-def _largest(options: tuple[Option, ...], fraction: float) -> tuple[Option, ...]:
+def _largest_options(options: tuple[Option, ...], fraction: float) -> tuple[Option, ...]:
     """Return the admitted options after a fraction of their part, in [-3, 5]."""
     if fraction < 0:
         return options[-1:]

@@ -165,9 +165,9 @@ class TrainingSetup:
             SpaceError: the space has exits.
             RunError: ``train.init_from`` cannot be read, or is of another network.
         """
-        return self._initialised()[0]
+        return self._initial_supernet()[0]
 
-    def _initialised(self) -> tuple[Supernet, Sequence[str]]:
+    def _initial_supernet(self) -> tuple[Supernet, Sequence[str]]:
         """Return the initial supernet, and the weights that ``train.init_from`` did not set."""
         early_exits.check_no_exits(self.space)
         with torch.random.fork_rng():
@@ -186,7 +186,7 @@ class TrainingSetup:
             ConfigError: options do not suit the data, or the device is not available.
         """
         loop.check_training(self.train, len(self.material.data.train))
-        if self.train.init_from and self._initialised()[1] and not self.train.epochs:
+        if self.train.init_from and self._initial_supernet()[1] and not self.train.epochs:
             raise RunError(
                 f"train.init_from={self.train.init_from} has a classifier with another number of "
                 "outputs, which train.epochs=0 does not train. Set train.epochs=1 or more."

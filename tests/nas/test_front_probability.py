@@ -166,7 +166,7 @@ def test_second_observation_counts_and_copy_does_not() -> None:
 def test_imprecise_observation_does_not_widen_combination() -> None:
     precise, rough = (Quantity(0.9, "measured", 0.9 - e, 0.9 + e) for e in (0.01, 0.1))
     for readings in ([precise, rough], [rough, precise]):
-        value, std = front_probability._combined(readings)
+        value, std = front_probability._combined_measurement(readings)
         assert value == pytest.approx(0.9)
         assert std < precise.std
 
@@ -241,7 +241,7 @@ def test_many_candidates_have_posteriors_within_seconds(
     start = time.perf_counter()
     estimates = posteriors(SPACE, candidates, OBJECTIVES)
     assert time.perf_counter() - start < 30
-    monkeypatch.setattr(front_probability, "_MOST", 1000)
+    monkeypatch.setattr(front_probability, "_MAX_GIVEN", 1000)
     fewer = posteriors(SPACE, candidates, OBJECTIVES)
     values = np.array([[a.figure.value, b.figure.value]
                        for a, b in zip(estimates, fewer, strict=True)])  # fmt: skip

@@ -93,7 +93,7 @@ def test_trial_of_dead_worker_is_retried_once(
     sampler = RandomSampler(seed=0)
     dead = a.ask(sampler, 3)
     assert dead is not None
-    a._still()  # it sends no more heartbeats
+    a._stop_heartbeat()  # it sends no more heartbeats
     while (trial := b.ask(sampler, 3)) is not None:
         _evaluate_trial(b, trial, tiny)
     assert [c.trial for c in b.candidates] == [1, 2, 3]
@@ -145,7 +145,7 @@ def test_interrupted_trial_lasts_until_last_heartbeat(
     sampler, start = RandomSampler(seed=0), time.monotonic()
     assert a.ask(sampler, 3) is not None
     time.sleep(0.3)
-    a._still()
+    a._stop_heartbeat()
     lived_s = time.monotonic() - start
     time.sleep(0.5)  # for example, the machine is off
     b.take_over()
@@ -180,8 +180,8 @@ def test_interrupted_initial_trials_are_retried(
     interrupted = a.ask(sampler, 1)
     assert interrupted is not None
     b._study.sampler = sampler
-    assert b._taken(1) is None  # a concurrent process: its trial is surplus
-    a._still()
+    assert b._next_trial(1) is None  # a concurrent process: its trial is surplus
+    a._stop_heartbeat()
     b.take_over()
     while (trial := b.ask(sampler, len(first))) is not None:
         _evaluate_trial(b, trial, tiny)

@@ -26,7 +26,7 @@ from hwnas.hardware.timing import TuningConfig
 from hwnas.models.graph import Graph, Node, OpSpec
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DatasetConfig
-from hwnas.training.parallel import _locked
+from hwnas.training.parallel import _lock_checkpoint
 from hwnas.workflows import device as device_module
 from hwnas.workflows import profile_layers
 from hwnas.workflows.config import ProfileConfig, SearchConfig
@@ -248,7 +248,7 @@ def test_profile_command_reproduces_target_and_data() -> None:
 
 def test_supernet_lock_waits_for_other_process(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "key" / "supernet.safetensors")
-    other = _locked(checkpoint, 10, NullProgress())
+    other = _lock_checkpoint(checkpoint, 10, NullProgress())
     released = threading.Event()
 
     def release() -> None:
@@ -256,7 +256,7 @@ def test_supernet_lock_waits_for_other_process(tmp_path: Path) -> None:
         other.close()
 
     threading.Timer(1.5, release).start()
-    lock = _locked(checkpoint, 10, NullProgress())
+    lock = _lock_checkpoint(checkpoint, 10, NullProgress())
     assert released.is_set()
     lock.close()
 

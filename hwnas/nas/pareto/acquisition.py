@@ -65,7 +65,7 @@ def expected_improvement(
     gains = improvement(levels)
     # Of each candidate, the length of every cell along each cost: from the candidate's own cost on.
     widths = [_widths(costs[:, i], edges[i]) for i in range(len(edges))]
-    which = np.searchsorted(levels, _lowest(errors, known, edges, limit))
+    which = np.searchsorted(levels, _lowest_errors(errors, known, edges, limit))
     if len(edges) == 1:
         return np.asarray(np.einsum("nk,nk->n", widths[0], gains[:, which]))
     found = np.zeros(len(costs))
@@ -83,7 +83,7 @@ def _widths(costs: Array, edges: Array) -> Array:
     return np.asarray(np.maximum(edges[None] - np.maximum(costs[:, None], lower[None]), 0.0))
 
 
-def _lowest(errors: Array, known: Array, edges: Sequence[Array], limit: float) -> Array:
+def _lowest_errors(errors: Array, known: Array, edges: Sequence[Array], limit: float) -> Array:
     """Return the lowest error of the front in each cell, by the cell's lower corner."""
     shape = tuple(len(edge) for edge in edges)
     lowest = np.full(shape, limit)

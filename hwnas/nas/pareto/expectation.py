@@ -172,18 +172,18 @@ class Expectation:
         They do if costs are positive, and one of the reference point is more than 20 times the
         lowest of useful front members.
         """
-        low, high = self._cheapest, np.array(self.reference[1:])
+        low, high = self._lowest_useful_costs, np.array(self.reference[1:])
         return bool((low > 0).all() and (high > _WIDE * low).any())
 
     @property
-    def _cheapest(self) -> Array:
+    def _lowest_useful_costs(self) -> Array:
         """The lowest costs of useful front members, ``(m,)``."""
         useful = self.front_costs[self.front_errors <= self.highest]
         return np.asarray(np.vstack([useful, self.reference[1:]]).min(axis=0))
 
     def _log(self, costs: Array) -> Array:
         """Return the logarithms of costs; the cheapest useful ones limit how low."""
-        return _log(np.maximum(costs, _BELOW * self._cheapest))
+        return _log(np.maximum(costs, _BELOW * self._lowest_useful_costs))
 
     def _predict(self, known: CostedCandidates) -> tuple[Array, Array]:
         return self.errors.predict(self.inputs(known))
@@ -284,7 +284,7 @@ class Learner:
         parameters = self._fit(0, *known, inputs.n_summary)
         x, y, stds = observed(evaluated)
         errors = Surrogate(x, y, parameters, stds)
-        points = np.column_stack([_denoised(evaluated, y, errors), evaluated.costs])
+        points = np.column_stack([_denoised_errors(evaluated, y, errors), evaluated.costs])
         if pending is not None:
             expected = errors.predict(inputs(pending))[0]
             both = np.vstack([x, inputs(pending)])
@@ -323,7 +323,7 @@ class Learner:
         return self._fitted[key]
 
 
-def _denoised(evaluated: History, log_errors: Array, errors: Surrogate) -> Array:
+def _denoised_errors(evaluated: History, log_errors: Array, errors: Surrogate) -> Array:
     """Return posterior errors of noisy measurements.
 
     The best of many noisy measurements is biased; a front of raw measurements would be too

@@ -166,17 +166,19 @@ class ProposalSpace:
     def _values(self, assignment: Assignment) -> tuple[Any, ...]:
         return tuple(map(assignment.__getitem__, self.options))
 
-    def _active(self, values: tuple[Any, ...]) -> Assignment:
+    def _active_part(self, values: tuple[Any, ...]) -> Assignment:
         return self.active(dict(zip(self.options, values, strict=True)))
 
     # Candidates are compared again in later proposals, and much of the time was spent here.
     @cached_property
     def _key(self) -> Callable[[tuple[Any, ...]], Hashable]:
-        return lru_cache(_MAX_CACHED)(lambda values: tuple(sorted(self._active(values).items())))
+        return lru_cache(_MAX_CACHED)(
+            lambda values: tuple(sorted(self._active_part(values).items()))
+        )
 
     @cached_property
     def _row(self) -> Callable[[tuple[Any, ...]], Sequence[float]]:
-        return lru_cache(_MAX_CACHED)(lambda values: self.features.row(self._active(values)))
+        return lru_cache(_MAX_CACHED)(lambda values: self.features.row(self._active_part(values)))
 
     def smallest(self) -> Assignment:
         """Return the assignment of the first option of every choice."""

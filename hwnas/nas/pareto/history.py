@@ -136,14 +136,14 @@ class Trials:
 
     def _add(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
         assignments = [self._assignment(trial) for trial in trials]
-        sign = np.where(_maximised(study), -1.0, 1.0)
+        sign = np.where(_are_maximised(study), -1.0, 1.0)
         signed = np.array([trial.values for trial in trials]) * sign
         violated = [any(value > 0 for value in trial.constraints.values()) for trial in trials]
         values = np.where(violated, math.nan, signed[:, self._expensive])
         costs = np.delete(signed, self._expensive, axis=1)
         stds = np.array([float(trial.system_attrs.get(STD, 0.0)) for trial in trials])
         seconds = np.array([_seconds(trial) for trial in trials])
-        expected = np.array([_expected(trial) for trial in trials])
+        expected = np.array([_read_prediction(trial) for trial in trials])
         features = self._space.vectors(assignments)
         if self._numbers:
             features = np.concatenate([self._features, features])
@@ -175,7 +175,7 @@ class Trials:
 
     def _scale(self, values: Array, study: optuna.Study) -> ObjectiveScale:
         """Return the scale of errors; without a bound, it is inferred from values to minimise."""
-        costs_maximised = _maximised(study)
+        costs_maximised = _are_maximised(study)
         maximised = costs_maximised.pop(self._expensive)
         known = values[np.isfinite(values)]
         if self._bound is not None:
@@ -196,7 +196,7 @@ class Trials:
         )
 
 
-def _expected(trial: FrozenTrial) -> tuple[float, float]:
+def _read_prediction(trial: FrozenTrial) -> tuple[float, float]:
     """Return the predicted value of a trial and its standard deviation; NaN if unknown."""
     proposal = read_proposal(trial.system_attrs)
     if proposal.expected is None or proposal.std is None:
@@ -209,5 +209,5 @@ def _seconds(trial: FrozenTrial) -> float:
     return math.nan if trial.duration is None else trial.duration.total_seconds()
 
 
-def _maximised(study: optuna.Study) -> list[bool]:
+def _are_maximised(study: optuna.Study) -> list[bool]:
     return [direction == StudyDirection.MAXIMIZE for direction in study.directions]

@@ -39,9 +39,9 @@ class DurationModel:
         rows = self._rows(assignments)
         self._scale = np.maximum(rows.max(axis=0), 1e-300)
         rows /= self._scale
-        first = rows @ _fitted(rows, seconds)
+        first = rows @ _fit_coefficients(rows, seconds)
         trained = seconds >= _MIN_DURATION_RATIO * first
-        self._coefficients = _fitted(rows[trained], seconds[trained])
+        self._coefficients = _fit_coefficients(rows[trained], seconds[trained])
         # No extrapolation to shorter times: gain per second would be overestimated.
         self._shortest = max(float((rows @ self._coefficients).min()), 1e-9)
 
@@ -54,7 +54,7 @@ class DurationModel:
         return np.column_stack([np.ones(len(assignments)), self._work(assignments)])
 
 
-def _fitted(rows: Array, seconds: Array) -> Array:
+def _fit_coefficients(rows: Array, seconds: Array) -> Array:
     weights = 1 / np.maximum(seconds, max(float(np.median(seconds)), 1e-9))
     return np.asarray(nnls(weights[:, None] * rows, weights * seconds)[0])
 

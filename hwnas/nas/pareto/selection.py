@@ -62,14 +62,14 @@ class CostedSpace:
         if modelled:
             costs = np.column_stack([cost.predict(features) for cost in modelled])
         elif self._costs is not None:
-            costs = self._computed(self._costs, assignments)
+            costs = self._computed_costs(self._costs, assignments)
         else:
             costs = np.zeros((len(assignments), 0))
         fits = np.asarray((np.abs(costs) <= LARGEST).all(axis=1))  # False for NaN
         feasible = [a for a, fit in zip(assignments, fits.tolist(), strict=True) if fit]
         return CostedCandidates(feasible, features[fits], costs[fits])
 
-    def _computed(self, costs: Costs, assignments: Sequence[Assignment]) -> Array:
+    def _computed_costs(self, costs: Costs, assignments: Sequence[Assignment]) -> Array:
         """Return the costs of candidates, ``(n, m)``.
 
         Raises:

@@ -121,7 +121,7 @@ def propose(
         proposal = _by_size(costed, history, taken, rng)
         if proposal is not None:
             return proposal
-    known = costed.all() if costed.are_computed else _drawn(costed, rng)
+    known = costed.all() if costed.are_computed else _random_feasible(costed, rng)
     free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
     if not free:  # no feasible candidate is known; the smallest is most likely feasible
         for smallest, _ in space.ends():
@@ -139,7 +139,7 @@ def propose(
         start = logarithmic(known.costs[free, 0][by_cost], share, width)
     part: list[int] = by_cost[start : start + width].tolist()
     rows = [free[i] for i in rng.sample(part, min(len(part), _COMPARED))]
-    chosen = rows[least_alike(known.features[rows], _before(costed, history))]
+    chosen = rows[least_alike(known.features[rows], _earlier_features(costed, history))]
     return known.assignments[chosen], Proposal("startup", len(free), len(free))
 
 
@@ -150,7 +150,9 @@ def _by_size(
     space = costed.space
     pool = [end for both in space.ends() for end in both]
     for end, share in itertools.product(space.ends()[0], _SHARES):
-        pool += [_nearer(space.draw(rng), end, share, space.root, rng) for _ in range(_N_PER_SHARE)]
+        pool += [
+            _move_towards(space.draw(rng), end, share, space.root, rng) for _ in range(_N_PER_SHARE)
+        ]
     pool = [*{key: a for a in pool if (key := space.key(a)) not in taken}.values()]
     if not pool:
         return None
@@ -172,7 +174,7 @@ def _by_size(
         return None
     target = sizes[order[0]] + window_position(number) * (sizes[order[-1]] - sizes[order[0]])
     near = sorted(order, key=lambda i: abs(float(sizes[i] - target)))[:_ALIKE]
-    before = _before(costed, history)
+    before = _earlier_features(costed, history)
     while near:
         i = near.pop(least_alike(features[near], before) if len(before) else 0)
         if fitting.is_(i):
@@ -222,14 +224,14 @@ def _number(history: History) -> int:
     return len(history.tried[0]) + len(history.pending) + history.n_ahead
 
 
-def _before(costed: CostedSpace, history: History) -> NDArray[np.float64]:
+def _earlier_features(costed: CostedSpace, history: History) -> NDArray[np.float64]:
     """Return the features of all earlier candidates."""
     tried, _ = history.tried
     chosen = [*tried, *costed.space.vectors(history.pending)]
     return np.vstack(chosen) if chosen else history.features
 
 
-def _nearer(
+def _move_towards(
     drawn: Assignment, end: Assignment, share: float, root: str, rng: random.Random
 ) -> Assignment:
     """Return an assignment with a random share of its choices set to an end, except the root."""
@@ -239,7 +241,7 @@ def _nearer(
     }
 
 
-def _drawn(costed: CostedSpace, rng: random.Random) -> CostedCandidates:
+def _random_feasible(costed: CostedSpace, rng: random.Random) -> CostedCandidates:
     """Return random feasible candidates.
 
     If fewer than a quarter are feasible, a growing fraction of their choices is set to the
@@ -251,7 +253,7 @@ def _drawn(costed: CostedSpace, rng: random.Random) -> CostedCandidates:
     pool[-len(ends) :] = ends
     smallest = space.smallest()
     for share in (0.0, 0.5, 0.75, 0.9, 0.97):
-        mixed = [_nearer(a, smallest, share, space.root, rng) for a in pool]
+        mixed = [_move_towards(a, smallest, share, space.root, rng) for a in pool]
         known = costed.of(mixed)
         if 4 * len(known.assignments) >= len(pool):
             break

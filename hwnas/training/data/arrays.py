@@ -87,7 +87,7 @@ def read_arrays(path: Path, kind: TaskType) -> ArrayData:
     pairs = {s: (f"{prefix}images", f"{prefix}targets") for s, prefix in _PREFIXES.items()}
     try:
         present = {*array_names(path)}
-        content = read_npz(path, [name for name in _known(pairs) if name in present])
+        content = read_npz(path, [name for name in _array_names(pairs) if name in present])
     except (OSError, CorruptFileError) as error:
         message = (
             f"{path} cannot be read as arrays 'images' and 'targets': {error}. Write it again with "
@@ -96,7 +96,7 @@ def read_arrays(path: Path, kind: TaskType) -> ArrayData:
         raise ConfigError(message) from None
     needed = {name for split, pair in pairs.items() for name in pair if split == "train"}
     needed |= {name for pair in pairs.values() if {*pair} & present for name in pair}
-    if needed - present or present - {*_known(pairs)}:
+    if needed - present or present - {*_array_names(pairs)}:
         raise ConfigError(
             f"{path} has the arrays {', '.join(sorted(present)) or 'none'}. Allowed: images and "
             "targets; the same of a split with test_ or validation_ in front; names of classes."
@@ -113,15 +113,15 @@ def read_arrays(path: Path, kind: TaskType) -> ArrayData:
     given = [*map(str, content["names"].tolist())] if "names" in content else None
     values = {split: targets.tolist() for split, targets in raw.items()}
     targets, names = kind.targets(ARGUMENT, values, given)
-    images, notes = _square({split: images for split, (images, _) in splits.items()})
+    images, notes = _central_squares({split: images for split, (images, _) in splits.items()})
     return ArrayData(images, targets, names, notes)
 
 
-def _known(pairs: Mapping[str, tuple[str, str]]) -> Sequence[str]:
+def _array_names(pairs: Mapping[str, tuple[str, str]]) -> Sequence[str]:
     return [*(name for pair in pairs.values() for name in pair), "names"]
 
 
-def _square(
+def _central_squares(
     images: Mapping[str, NDArray[Any]],
 ) -> tuple[dict[str, NDArray[np.uint8]], tuple[str, ...]]:
     """Return the central squares ``(N, side, side, C)``, and a note if images were cropped."""

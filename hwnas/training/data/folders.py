@@ -171,7 +171,7 @@ def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> Imag
                     f"left out. The {split} split is made from the training images."
                 )
         left_out = {f.name for f in _folders(root)} - {folders[name].name for name in folders}
-        notes += [_left_out(where, root / name) for name in sorted(left_out)]
+        notes += [_left_out_note(where, root / name) for name in sorted(left_out)]
     else:
         if test_split != "test":
             chosen_splits(where, ["train"], test_split)
@@ -187,7 +187,7 @@ def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> Imag
     return ImageSource(encoded, targets, names, tuple(filter(None, notes)))
 
 
-def _left_out(where: str, folder: Path) -> str:
+def _left_out_note(where: str, folder: Path) -> str:
     n = sum(map(is_image, files(where, folder)))
     return f"{where}: folder '{folder.name}' ({n} images) is no split and is left out." if n else ""
 

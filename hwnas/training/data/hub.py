@@ -59,7 +59,7 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
     if path is not None:
         folders.insert(0, path if path.is_dir() else path.parent)
     images = {split: _images(where, split, splits[split], image, folders) for split in labels}
-    notes += _unlisted(where, path, tables.values(), image)
+    notes += _unlisted_note(where, path, tables.values(), image)
     names = getattr(splits["train"].features[label], "names", None)
     targets, names = kind.targets(f"{where}, column '{label}'", labels, names)
     return ImageSource(images, targets, names, tuple(notes))
@@ -84,7 +84,7 @@ def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any
     except DataError:
         raise
     except Exception as error:  # datasets, pyarrow and the hub raise many kinds
-        raise _refused(where, config, path, error) from None
+        raise _reading_error(where, config, path, error) from None
 
 
 def _tables_beside_images(where: str, path: Path) -> dict[str, list[str]]:
@@ -102,7 +102,7 @@ def _tables_beside_images(where: str, path: Path) -> dict[str, list[str]]:
     return tables
 
 
-def _refused(
+def _reading_error(
     where: str, config: DatasetConfig, path: Path | None, error: BaseException
 ) -> Exception:
     """Return the error to raise for an error of ``datasets``."""
@@ -214,7 +214,9 @@ def _column(
     return str(candidates[0])
 
 
-def _unlisted(where: str, path: Path | None, tables: Iterable[Any], column: str) -> Iterator[str]:
+def _unlisted_note(
+    where: str, path: Path | None, tables: Iterable[Any], column: str
+) -> Iterator[str]:
     """Yield a note about image files of a folder that no row names."""
     if path is None or not path.is_dir() or not (images := [*filter(is_image, files(where, path))]):
         return
@@ -286,11 +288,11 @@ def digit_angles() -> EmbeddedData:
     """
     upright = digits().images[..., 0]
     angles = np.random.default_rng(_SEED).uniform(-_MAX_ANGLE, _MAX_ANGLE, len(upright))
-    rotated = [_rotated(image, angle) for image, angle in zip(upright, angles, strict=True)]
+    rotated = [_rotated_image(image, angle) for image, angle in zip(upright, angles, strict=True)]
     return EmbeddedData("regression", np.stack(rotated)[..., None], angles, ("angle_deg",))
 
 
-def _rotated(image: NDArray[np.uint8], angle: float) -> NDArray[np.uint8]:
+def _rotated_image(image: NDArray[np.uint8], angle: float) -> NDArray[np.uint8]:
     picture = Image.fromarray(image).resize((_SIDE, _SIDE), Image.Resampling.BICUBIC)
     return np.asarray(picture.rotate(angle, Image.Resampling.BICUBIC), np.uint8)
 

@@ -181,18 +181,18 @@ def _similar_names(counts: Mapping[str, int]) -> Iterator[str]:
     for similar in groups.values():
         if len(similar) > 1:
             yield (
-                f"The classes {_listed(similar)} differ only in case, blanks or underscores. They "
-                "are separate classes: if they mean the same, give them one name."
+                f"The classes {_list_text(similar)} differ only in case, blanks or underscores. "
+                "They are separate classes: if they mean the same, give them one name."
             )
 
 
 def _split_notes(split: str, counts: Mapping[str, int]) -> Iterator[str]:
     """Yield warnings about classes that have no or few images in a split."""
     if absent := [f"'{name}'" for name, n in counts.items() if n == 0]:
-        yield f"The {split} split has no images of the classes {_listed(absent)}."
+        yield f"The {split} split has no images of the classes {_list_text(absent)}."
     if few := {name: n for name, n in counts.items() if 0 < n < _FEW_IMAGES}:
         worst, n_worst = min(few.items(), key=itemgetter(1))
-        listed = _listed([f"'{name}' ({n})" for name, n in few.items()])
+        listed = _list_text([f"'{name}' ({n})" for name, n in few.items()])
         yield (
             f"The {split} split has few images of the classes {listed}: one image is "
             f"{100 / sum(counts.values()):.3g} points of accuracy, and {100 / n_worst:.3g} "
@@ -201,7 +201,7 @@ def _split_notes(split: str, counts: Mapping[str, int]) -> Iterator[str]:
         )
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _list_text(texts: Sequence[str]) -> str:
     return ", ".join(texts[:5]) + f" and {len(texts) - 5} more" * (len(texts) > 5)
 
 

@@ -72,13 +72,13 @@ def load_data(config: DatasetConfig, max_resolution: int, progress: Progress) ->
     kind = tasks.get(config.task)
     _check_options(config)
     if not (config.is_files or config.is_arrays):
-        return _image_data(config, *_embedded(config, kind), [])
+        return _image_data(config, *_embedded_splits(config, kind), [])
     where = f"Data set '{config.path or config.hub_id}'"
     if config.is_arrays:
         return _arrays(config, kind)
     source = _open(where, config, kind)
-    encoded, changes, sizes = _encoded(where, source, config, max_resolution, progress)
-    splits, memory_note = _kept(encoded, config.in_memory, progress)
+    encoded, changes, sizes = _streamed_splits(where, source, config, max_resolution, progress)
+    splits, memory_note = _decode_fitting(encoded, config.in_memory, progress)
     data = _image_data(config, splits, source.names, [*source.notes, *changes, memory_note])
     return replace(data, file_sizes=sizes)
 
@@ -125,7 +125,7 @@ def _image_data(
     return replace(data, notes=(*notes, *value_notes(values), *class_notes(data)))
 
 
-def _embedded(
+def _embedded_splits(
     config: DatasetConfig, kind: TaskType
 ) -> tuple[dict[str, DataSplit], tuple[str, ...]]:
     if config.name not in EMBEDDED:
@@ -186,18 +186,18 @@ class _Survey:
     n_transparent: int = 0  #: images with transparent pixels
 
 
-def _encoded(
+def _streamed_splits(
     where: str, source: ImageSource, config: DatasetConfig, max_resolution: int, progress: Progress
 ) -> tuple[dict[str, StreamedSplit], list[str], dict[tuple[int, int], int]]:
     """Return the splits without decoding them, notes about conversions, and sizes of images."""
     divided = divide(where, source.targets, source.names, config)
     pool, survey = threads(), _Survey()
     hashes = {
-        name: _surveyed(name, images, survey, pool, progress)
+        name: _survey_headers(name, images, survey, pool, progress)
         for name, images in source.images.items()
     }
     shape, notes = _shape(where, survey, max_resolution)
-    notes += _shared(where, source, hashes, divided)
+    notes += _duplicate_notes(where, source, hashes, divided)
     decoder = Decoder(shape, pool)
     return (
         {
@@ -215,7 +215,7 @@ def _encoded(
     )
 
 
-def _shared(
+def _duplicate_notes(
     where: str,
     source: ImageSource,
     hashes: Mapping[str, NDArray[np.uint8]],
@@ -232,7 +232,7 @@ def _shared(
     return [f"{where}: {line}" for line in describe_duplicates(by_split, targets, of)]
 
 
-def _surveyed(
+def _survey_headers(
     name: str, images: EncodedImages, survey: _Survey, pool: ThreadPoolExecutor, progress: Progress
 ) -> NDArray[np.uint8]:
     """Read the header of every image; return hashes of the contents, ``(N, bytes)``."""
@@ -312,7 +312,7 @@ def _shape(where: str, survey: _Survey, max_resolution: int) -> tuple[ImageShape
     return shape, notes
 
 
-def _kept(
+def _decode_fitting(
     splits: Mapping[str, StreamedSplit], in_memory: bool | None, progress: Progress
 ) -> tuple[dict[str, DataSplit], str]:
     """Decode splits that fit into memory, the most frequently read first; describe which."""

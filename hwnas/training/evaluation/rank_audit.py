@@ -109,10 +109,10 @@ def select_networks(
         size: Returns the size of a network, such as its multiply-accumulates.
         seed: Seed of the random networks.
     """
-    distinct = _distinct(front)
+    distinct = _distinct_weights(front)
     members = _evenly_spaced([*distinct.values()], min(len(distinct), -(-n // 2)))
     rng = random.Random(f"audit {seed}")
-    sampled = _distinct(space.sample(rng) for _ in range(_N_SAMPLED * n))
+    sampled = _distinct_weights(space.sample(rng) for _ in range(_N_SAMPLED * n))
     for genotype in members:
         sampled.pop(weight_relevant_genotype(genotype).id, None)
     others = _evenly_spaced(sorted(sampled.values(), key=size), n - len(members))
@@ -121,7 +121,7 @@ def select_networks(
     ]
 
 
-def _distinct(genotypes: Iterable[Genotype]) -> dict[str, Genotype]:
+def _distinct_weights(genotypes: Iterable[Genotype]) -> dict[str, Genotype]:
     """Return the first genotype of each set of weights."""
     result: dict[str, Genotype] = {}
     for genotype in genotypes:

@@ -97,15 +97,15 @@ class SupernetEvaluator:
         Sparse weights and those below 8 bits are rounded.
         """
         network = self._supernet.extract(genotype)
-        quantise_weights_(network, weight_grids_of(network, self._lowered(genotype)))
+        quantise_weights_(network, weight_grids_of(network, self._graph(genotype)))
         recalibrate(network, self.calibration_images(genotype))
         return network
 
     def _as_run(self, genotype: Genotype) -> nn.Module:
         images = partial(self.calibration_images, genotype)
-        return with_graph_precision(self.network(genotype), self._lowered(genotype), images)
+        return with_graph_precision(self.network(genotype), self._graph(genotype), images)
 
-    def _lowered(self, genotype: Genotype) -> Graph:
+    def _graph(self, genotype: Genotype) -> Graph:
         return annotations.lower(self._family, self._space, genotype, self._data.signature)
 
     def origin(self, genotype: Genotype) -> str:

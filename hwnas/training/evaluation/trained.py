@@ -71,7 +71,7 @@ class TrainedEvaluator:
         config, details = self._config, dict[str, float]()
         last = len(config.fidelities) - 1
         for i in range(last + 1):
-            figure = self._read(self._trained(genotype, i), genotype)
+            figure = self._read(self._trained_network(genotype, i), genotype)
             details[config.column(self._metric, i)] = figure.value
             if i < last and incumbent is not None and config.confidence is not None:
                 expected = self._forecast(figure, i, incumbent)
@@ -135,7 +135,7 @@ class TrainedEvaluator:
 
         It is trained first where weights are missing.
         """
-        return self._trained(genotype, self._n_done(genotype) - 1)
+        return self._trained_network(genotype, self._n_done(genotype) - 1)
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the network of ``extracted`` with batch norm folded."""
@@ -177,14 +177,14 @@ class TrainedEvaluator:
         total = loop.n_steps(self._options(setup, i), len(setup.data.train))
         return max(0, total - self._checkpoint(setup, genotype, i).n_steps())
 
-    def _trained(self, genotype: Genotype, i: int) -> nn.Module:
+    def _trained_network(self, genotype: Genotype, i: int) -> nn.Module:
         """Return the network after a fidelity; train it if its checkpoint is not complete."""
         setup = self._setups[genotype.space]
         options, checkpoint = self._options(setup, i), self._checkpoint(setup, genotype, i)
         network = setup.build(genotype)
         if i and checkpoint.n_steps() == 0:
             if not self._is_trained(genotype, i - 1):  # of a run whose networks were deleted
-                self._trained(genotype, i - 1)
+                self._trained_network(genotype, i - 1)
             network.load_state_dict(self._checkpoint(setup, genotype, i - 1).weights())
         student = self._student(setup, network, genotype, i)
         setup.train_single(student, options, checkpoint, self._progress)

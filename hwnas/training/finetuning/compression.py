@@ -219,7 +219,10 @@ class NetworkCompressor:
         return None
 
     def _lowest_bits(self, graph: Graph) -> dict[str, int]:
-        return {name: min(self.methods.bits) for name in _compressible(graph, self.methods.bits)}
+        return {
+            name: min(self.methods.bits)
+            for name in _compressible_operators(graph, self.methods.bits)
+        }
 
     def _select_bits(self, effects: _LayerEffects, graph: Graph, budget: Budget) -> dict[str, int]:
         """Return bits by operator that meet a budget with the least expected loss."""
@@ -257,7 +260,7 @@ def _upper_ends(figures: Quantities, names: Sequence[str]) -> Array:
     return np.array([figures[name].upper for name in names])
 
 
-def _compressible(graph: Graph, bits: Sequence[int]) -> list[str]:
+def _compressible_operators(graph: Graph, bits: Sequence[int]) -> list[str]:
     """Return the operators whose weights may have fewer bits; depthwise ones are too small."""
     fewest = min(bits, default=NATIVE_BITS)
     readers = (n for n in graph if n.op.weight_shape and not n.op.depthwise)
@@ -266,7 +269,7 @@ def _compressible(graph: Graph, bits: Sequence[int]) -> list[str]:
 
 def _single_changes(graph: Graph, options: Sequence[int]) -> Iterator[tuple[str, int]]:
     current = {node.name: node.weight_bits for node in graph}
-    for name in _compressible(graph, options):
+    for name in _compressible_operators(graph, options):
         yield from ((name, bits) for bits in options if bits < current[name])
 
 
