@@ -21,9 +21,9 @@ _OWN = "hwnas"  #: distribution of the built-in backends
 
 
 def names() -> list[str]:
-    """Return the names of all backends, the allowed values of ``target.runtime``.
+    """Return the names of all backends, sorted: the allowed values of ``target.runtime``.
 
-    Includes backends that failed to load, which ``get`` refuses.
+    They include backends that cannot be loaded, which ``get`` refuses.
     """
     return sorted(_registered())
 
@@ -32,8 +32,8 @@ def get(name: str) -> BackendDescription:
     """Return the description of a backend.
 
     Raises:
-        ConfigError: the name is unknown, several packages register it, or what is registered cannot
-            be loaded or is not a description.
+        ConfigError: the name is unknown, several packages register it, or its entry point cannot be
+            loaded or does not refer to a ``BackendDescription``.
     """
     if (description := _registered().get(name)) is None:
         raise ConfigError(unknown_name("runtime", name, names()))
@@ -43,24 +43,24 @@ def get(name: str) -> BackendDescription:
 
 
 def known() -> list[BackendDescription]:
-    """Return the descriptions of all backends, without those that failed to load."""
+    """Return the descriptions of all backends that can be loaded, sorted by name."""
     descriptions = _registered()
     each = [descriptions[name] for name in names()]
     return list({d.name: d for d in each if isinstance(d, BackendDescription)}.values())
 
 
 def default() -> str:
-    """Return the default of ``target.runtime``."""
+    """Return the default of ``target.runtime``: the name of the backend marked ``default``."""
     return next((d.name for d in known() if d.default), names()[0])
 
 
 def lacking(needed: Mapping[str, str]) -> str:
-    """Return which packages are missing and the command that installs them, as text.
+    """Return a text that names the packages that are not installed, and how to install them.
 
-    Empty if none is missing.
+    Empty if all are installed.
 
     Args:
-        needed: Names of packages, by the module that each provides.
+        needed: Required packages: name for pip, by the module that each provides.
     """
     missing = [needed[name] for name in needed if importlib.util.find_spec(name) is None]
     verb = "is" if len(missing) == 1 else "are"
@@ -69,17 +69,21 @@ def lacking(needed: Mapping[str, str]) -> str:
 
 
 def resolve_reference(reference: str, user: BackendDescription) -> Any:
-    """Return the object that ``module:name`` in the description ``user`` refers to.
+    """Import and return an object of a backend.
+
+    Args:
+        reference: ``module:name`` of the object, a field of ``user``.
+        user: Description of the backend.
 
     Raises:
-        ConfigError: a package of the backend is not installed.
+        ConfigError: a package in ``user.needs`` is not installed.
     """
     check_installed(user)
     return pkgutil.resolve_name(reference)
 
 
 def check_installed(backend: BackendDescription) -> None:
-    """Check that the packages of a backend are installed.
+    """Check that the packages in ``backend.needs`` are installed.
 
     Raises:
         ConfigError: one is not; the message has the command that installs it.
@@ -92,14 +96,18 @@ def check_installed(backend: BackendDescription) -> None:
 
 
 def artefacts() -> dict[str, ArtefactType]:
-    """Return the artefact types (files of exports) of all backends, by name."""
+    """Return the artefact types of all backends, by name, such as ``model.int8.onnx``."""
     return {artefact.name: artefact for d in known() for artefact in d.artefacts}
 
 
 def fingerprint_packages(runtime: str, dtype: str) -> list[str]:
-    """Return the names of the packages whose versions affect a target's results.
+    """Return the names of the packages whose versions affect results, each once.
 
-    These are the packages of its backend and of the backend that runs its artefact.
+    These are packages of the backend ``runtime`` and of the backend that runs its artefact of
+    ``dtype``.
+
+    Raises:
+        ConfigError: the backend is unknown or cannot be loaded.
     """
     backend = get(runtime)
     names = [*backend.fingerprint_packages]
@@ -110,13 +118,13 @@ def fingerprint_packages(runtime: str, dtype: str) -> list[str]:
 
 
 def version(name: str) -> str:
-    """Return the version of a package.
+    """Return the version of an installed package, such as ``1.23.0``.
 
-    If other packages provide its module, such as ``onnxruntime-gpu``, return their names and
-    versions instead.
+    If other packages provide the module ``name``, return their names and versions instead:
+    ``onnxruntime-gpu 1.23.0``, separated by commas.
 
     Raises:
-        PackageNotFoundError: it is not installed.
+        PackageNotFoundError: the package is not installed.
     """
     packages = sorted(_providers().get(name, {name}))
     if packages == [name]:
@@ -131,12 +139,22 @@ def _providers() -> Mapping[str, set[str]]:
 
 
 def columns() -> dict[str, str]:
-    """Return the names of the columns of candidate tables that name files, by file suffix."""
+    """Return the columns of candidate tables that hold file names, by suffix of the file.
+
+    For example ``{".onnx": "onnx"}``.
+    """
     return {suffix: name for d in known() for suffix, name in d.columns.items()}
 
 
 def file_names(runtime: str, dtype: str) -> dict[str, str]:
-    """Return the file names of a target in exports, by suffix (what follows a genotype's id)."""
+    """Return the names of a target's files in an export, by suffix in ``RUN/models``.
+
+    For example ``{".onnx": "model.int8.onnx"}`` for ``RUN/models/ID.onnx``. The last entries are
+    the files of ``dtype``, on which results are measured.
+
+    Raises:
+        ConfigError: the backend is unknown or cannot be loaded.
+    """
     backend = get(runtime)
     artefact = artefacts()[backend.dtypes[dtype]]
     by_dtype = sorted(backend.artefacts, key=lambda artefact: artefact.dtype == dtype)
@@ -145,13 +163,16 @@ def file_names(runtime: str, dtype: str) -> dict[str, str]:
 
 
 def sections() -> dict[str, type]:
-    """Return the dataclasses of backends' target sections, by section name."""
+    """Return the dataclass of each backend's section in target files, by section name.
+
+    Backends without settings are left out.
+    """
     return {d.name: d.settings for d in known() if d.settings is not None}
 
 
 @functools.cache
 def third_party() -> frozenset[str]:
-    """Return the names of backends of other packages."""
+    """Return the names of backends that are registered by packages other than hwnas."""
     return frozenset(point.name for point in entry_points(group=GROUP) if _package(point) != _OWN)
 
 

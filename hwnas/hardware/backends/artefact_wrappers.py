@@ -1,7 +1,7 @@
 """Artefacts of networks with early exits, and the comparison of int8 with float32.
 
-An artefact is a file of a network for one runtime; suffixes such as ``.onnx`` tell the files of a
-network apart. A network with exits has a file per segment (part up to an exit), and files of the
+An artefact is a file of a network for one runtime; suffixes such as ``.onnx`` distinguish the files
+of a network. A network with exits has a file per segment (part up to an exit), and files of the
 full network without exits, for users who always run it to the end.
 """
 
@@ -32,31 +32,39 @@ from hwnas.models.graph import Graph, split_at_exits, without_exits
 
 @final
 class ExitArtefacts:
-    """A backend's artefacts, by segment for networks with exits, with derived metrics.
+    """Writes and evaluates files like ``base.Artefacts``, also of networks with early exits.
 
     Args:
-        artefacts: Artefacts of the backend, for networks without exits.
-        name: Name of the target's artefact.
-        derive: Adds derived metrics to costs.
+        artefacts: The backend's writer for networks without exits; it is called for each segment.
+        name: Name of the target's artefact, such as ``model.int8.onnx``.
+        derive: Adds derived metrics, such as throughput, to all costs.
     """
 
     def __init__(self, artefacts: Artefacts, name: str, derive: DerivedMetrics):
         self._artefacts, self._name, self._derive = artefacts, name, derive
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the contents of a network's files, by suffix."""
+        """Return the contents of the files on which costs are measured or estimated, by suffix.
+
+        A network with exits has the files of the full network, and of each segment:
+        ``.segment0.onnx``.
+        """
         full = _part(network, without_exits(network.graph))
         return {**self._artefacts.build(full), **self._segments(network)}
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the contents of the files that an export has for this target only, by suffix."""
+        """Return the contents of the files that only this target adds to an export, by suffix.
+
+        A network with exits has the files of each segment in addition, as from ``build``.
+        """
         full = _part(network, without_exits(network.graph))
         return {**self._artefacts.delivered(full), **self._segments(network)}
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
         """Return the outputs for all images and the cost, see ``Artefacts.evaluate``.
 
-        Outputs of a network with exits have the shape ``(n_images, n_exits + 1, n_outputs)``.
+        Outputs of a network with exits have the shape ``(n_images, n_exits + 1, n_outputs)``; its
+        cost is that of running all segments.
         """
         if not graph.exits:
             outputs, cost = self._artefacts.evaluate(files, graph, batches)
@@ -71,7 +79,10 @@ class ExitArtefacts:
         return outputs, self._derived(sequential_cost(costs))
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
-        """Return the cost of existing files, see ``Artefacts.remeasure``."""
+        """Return the cost of existing files, see ``Artefacts.remeasure``.
+
+        The cost of a network with exits is that of running all segments, each on zeros.
+        """
         if not graph.exits:
             result = self._artefacts.remeasure(files, graph, images)
             return replace(result, cost=self._derived(result.cost))
@@ -83,7 +94,10 @@ class ExitArtefacts:
         return RemeasuredCost(self._derived(sequential_cost(costs)), recompiled)
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
-        """Return latencies of two full networks, timed in turns; ``None`` if not measured."""
+        """Return the latencies of two networks without exits, timed in turns.
+
+        ``None`` if the backend only estimates costs.
+        """
         return self._artefacts.interleaved(files, other)
 
     def _segments(self, network: TrainedNetwork) -> dict[str, bytes]:
@@ -99,13 +113,16 @@ class ExitArtefacts:
 
 @final
 class SequentialSegments:
-    """Loaded segments; each reads the output of the previous one."""
+    """Loaded segments of a network with early exits, which run one after another."""
 
     def __init__(self, segments: Sequence[Segment]):
         self._segments = segments
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs of all exits and the last, ``(N, n_exits + 1, n_outputs)``."""
+        """Return the outputs of each exit and of the end, ``(N, n_exits + 1, n_outputs)``.
+
+        All segments run for all images ``(N, C, H, W)``; no image leaves early.
+        """
         results, features = [], images
         for segment in self._segments:
             *further, outputs = segment.outputs(features)
@@ -116,11 +133,13 @@ class SequentialSegments:
 
 
 def file_names(names: Mapping[str, str], n_segments: int) -> dict[str, str]:
-    """Return the names of files in an export, by suffix, including those of segments.
+    """Return ``names``, with the file names of a network's segments added, by suffix.
+
+    For example ``{".onnx": "model.onnx", ".segment0.onnx": "segment0.onnx", ...}``.
 
     Args:
-        names: Names of the full network's files, ``model...``.
-        n_segments: Segments of the network; 1 if it has no exits.
+        names: Names of the full network's files, by suffix; ``model`` in them becomes ``segment0``.
+        n_segments: Number of segments; none are added if it is 1 (no exits).
     """
     result = dict(names)
     for i in range(n_segments if n_segments > 1 else 0):
@@ -130,18 +149,27 @@ def file_names(names: Mapping[str, str], n_segments: int) -> dict[str, str]:
 
 
 def select_segment(files: Mapping[str, Path], segment: int) -> dict[str, Path]:
-    """Return the files of a segment, by the suffixes of full networks."""
+    """Return the files of one segment, by suffix without the prefix ``.segment0``.
+
+    Args:
+        files: Files of a network with exits, by suffix.
+        segment: Index of the segment, from 0.
+    """
     start = _segment_suffix(segment, "")
     return {n.removeprefix(start): path for n, path in files.items() if n.startswith(start)}
 
 
 def load_segments(files: Files, n_segments: int, name: str) -> SequentialSegments:
-    """Return the loaded segments of a network.
+    """Return the loaded segments of a network with exits, in this process.
 
     Args:
-        files: Files of all segments, by suffix.
+        files: Files of all segments, by suffix such as ``.segment0.onnx``.
         n_segments: Number of segments.
-        name: Name of the target's artefact.
+        name: Name of the target's artefact, such as ``model.int8.onnx``.
+
+    Raises:
+        CompileError: the runtime cannot load a segment.
+        ConfigError: a required package is not installed.
     """
     segments = []
     for i in range(n_segments):
@@ -155,15 +183,15 @@ def load_segments(files: Files, n_segments: int, name: str) -> SequentialSegment
 def compare_with_float32(
     network: TrainedNetwork, files: Files, artefacts: Artefacts
 ) -> Mapping[str, float]:
-    """Return the ratio of an int8 network's latency to that in float32, with its interval.
+    """Time an int8 network and its float32 version in turns, and return the ratio of latencies.
 
-    Keys are columns of result files, see ``derived_metrics.ratio_columns``. Empty if the network
-    did not choose int8, or nothing is measured.
+    Keys and values are those of ``derived_metrics.ratio_columns``. Empty if the graph's own dtype
+    is not int8, or the backend only estimates costs.
 
     Args:
         network: The network.
-        files: Its files on disk.
-        artefacts: Builds and times files.
+        files: Its int8 files, by suffix.
+        artefacts: Writes the float32 files to a temporary folder, and times both networks.
     """
     if network.graph.dtype != "int8":
         return {}

@@ -33,17 +33,17 @@ Batches = Iterable[Floats]  #: normalised images, each ``(N, C, R, R)``
 class TrainedNetwork:
     """A network with its weights, as backends write it to files."""
 
-    graph: Graph  #: not fused
-    weights: Weights  #: float32, batch norm folded
-    int8: QuantisedNetwork | None  #: the int8 network, if it can be written
+    graph: Graph  #: operators, not fused
+    weights: Weights  #: float32 weights with batch norm folded
+    int8: QuantisedNetwork | None  #: its int8 version; ``None`` if there is none
 
 
 class TimingBench(Protocol):
-    """The connected device of a target."""
+    """The device of a target whose latencies are measured."""
 
     @property
     def table(self) -> "LatencyTable":
-        """Its latency table."""
+        """Latency table of the target."""
         ...
 
     @property
@@ -52,13 +52,13 @@ class TimingBench(Protocol):
         ...
 
     def plan(self, op: OpSpec) -> str:
-        """Return the compilation plan of an operator, see ``runtimes.interfaces``."""
+        """Return the compilation plan of an operator, a text; see ``runtimes.interfaces``."""
         ...
 
 
 @dataclass(frozen=True)
 class CostContext:
-    """What a cost model needs to know about a search and its target."""
+    """Data of a search and its target from which a cost model is created."""
 
     target: Target
     lower: Callable[[Genotype], Graph]  #: graph of a genotype, not fused
@@ -75,11 +75,11 @@ CostModels = Mapping[str, Callable[[CostContext], CostModel]]
 
 @dataclass(frozen=True)
 class RemeasuredCost:
-    """Cost of the files of an export, which were made earlier."""
+    """Cost of the files of an existing export."""
 
-    cost: Cost
-    #: Contents of the files that compiling the network again gives, by suffix, to be compared with
-    #: the existing ones; empty if the backend does not compile.
+    cost: Cost  #: cost of these files, measured or estimated again
+    #: Contents of the files from compiling the network again, by suffix, to compare them with the
+    #: existing ones; empty if the backend does not compile.
     recompiled: Mapping[str, bytes]
 
 
@@ -87,18 +87,21 @@ class Artefacts(Protocol):
     """Writes the files of networks for one target, and evaluates them."""
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the contents of the files on which a network is verified, by suffix."""
+        """Return the contents of the files that ``evaluate`` reads, by suffix such as ``.onnx``."""
         ...
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the contents of the files that an export has for this target only, by suffix."""
+        """Return the contents of the files that only this target adds to an export, by suffix.
+
+        Empty if the files of every export (ONNX) are sufficient.
+        """
         ...
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
-        """Return the outputs ``(n_images, n_outputs)`` for all images, and the cost.
+        """Return the outputs ``(n_images, n_outputs)`` of all batches, and the cost of the files.
 
         Args:
-            files: Files from ``build``; nothing else of the network is used.
+            files: Files from ``build``; weights are read from them only.
             graph: Its graph, not fused.
             batches: At least one batch of normalised images.
         """
@@ -108,9 +111,9 @@ class Artefacts(Protocol):
         """Return the cost of existing files, timed on the device or estimated by the compiler.
 
         Args:
-            files: Files from ``build``; nothing else of the network is used.
+            files: Files from ``build``; weights are read from them only.
             graph: Graph of the network, not fused.
-            images: Input of measurements, ``(N, C, R, R)``.
+            images: Normalised images that are run before timing, ``(N, C, R, R)``.
 
         Raises:
             ConfigError: the target is not connected, and no compiler estimates its costs.
@@ -118,7 +121,10 @@ class Artefacts(Protocol):
         ...
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
-        """Return the latencies of two networks, timed in turns; ``None`` if not measured."""
+        """Return the latencies of two networks, loaded from their files and timed in turns.
+
+        ``None`` if the backend only estimates costs.
+        """
         ...
 
 
@@ -127,7 +133,7 @@ class Backend(Protocol):
 
     @property
     def cost_models(self) -> CostModels:
-        """Cost models by name, in the order of the description."""
+        """Functions that create the cost models, by the name of the model (``cost=NAME``)."""
         ...
 
     def check(self, graph: Graph) -> None:
@@ -139,32 +145,38 @@ class Backend(Protocol):
         ...
 
     def estimate(self, graph: Graph) -> Cost | None:
-        """Return the estimated cost of a network (a graph that is not fused), with its layers.
+        """Return the estimated cost of a network (a graph that is not fused).
 
         ``None`` if the target is measured instead.
         """
         ...
 
     def int8_session(self, network: QuantisedNetwork) -> Session:
-        """Return a session of an int8 network in the runtime that represents the target here."""
+        """Return an int8 network, loaded on this machine by the runtime nearest to the target's."""
         ...
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> Artefacts:
         """Return the object that writes and evaluates the files of networks.
 
         Args:
-            bench: The device, if the target is measured.
-            cost: Name of the search's cost model, which evaluates if nothing is measured or
-                compiled.
+            bench: The device; required if the target is measured.
+            cost: Name of the search's cost model, which gives the costs if the backend neither
+                measures nor compiles. ``None``: the backend's default estimate.
         """
         ...
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:
-        """Return why an artefact (by name) cannot run from this machine; empty if it can."""
+        """Return why an artefact, given by name, cannot run from this machine, as text.
+
+        Empty if it can.
+        """
         ...
 
     def user_file(self) -> Path | None:
-        """Return the user's own file that the target's settings name; ``None`` if none does."""
+        """Return the user's own file on which the target's costs depend; ``None`` if there is none.
+
+        For example a device file, or a configuration file of Vela.
+        """
         ...
 
 
@@ -172,8 +184,8 @@ def backend_of(target: Target) -> Backend:
     """Return the backend of a target.
 
     Raises:
-        ConfigError: the backend is unknown, a required package is not installed, or the backend
-            does not support the target's settings on this machine.
+        ConfigError: the backend is unknown or cannot be loaded, a required package is not
+            installed, or the backend does not support the target's settings on this machine.
     """
     description = backends.get(target.runtime)
     backend: Backend = backends.resolve_reference(description.factory, description)(target)
@@ -181,10 +193,10 @@ def backend_of(target: Target) -> Backend:
 
 
 def open_artefact(name: str, contents: Mapping[str, bytes]) -> Session:
-    """Return a session of an exported artefact in this process.
+    """Return the network of an exported artefact, loaded in this process.
 
     Args:
-        name: Name of an artefact with ``opens``, see ``backends.artefacts``.
+        name: Name of an artefact type whose ``opens`` is not empty, see ``backends.artefacts``.
         contents: Contents of its files, by suffix.
 
     Raises:
@@ -193,7 +205,7 @@ def open_artefact(name: str, contents: Mapping[str, bytes]) -> Session:
     """
     artefact = backends.artefacts()[name]
     if reason := backends.lacking(artefact.needs):
-        raise ConfigError(f"{name}: {reason}")
+        raise ConfigError(f"{name} cannot be opened: {reason}")
     session: Session = pkgutil.resolve_name(artefact.opens)(contents)
     return session
 
@@ -215,12 +227,18 @@ _N_SAMPLED = 100
 def check_space(
     space: SearchSpace, lower: Callable[[Genotype], Graph], target: Target, backend: Backend
 ) -> None:
-    """Check that at least one network of a space can be written for the target.
+    """Check that at least one of 102 networks of a space can be written for the target.
 
-    It tries the smallest, the largest and 100 sampled networks.
+    These are the smallest, the largest and 100 sampled networks.
+
+    Args:
+        space: The search space.
+        lower: Returns the graph of a genotype, not fused.
+        target: The target, for the message.
+        backend: Backend of the target, whose ``check`` is called.
 
     Raises:
-        CompileError: none can; the message names an operator of the smallest network.
+        CompileError: none can; the message has the reason for the smallest network.
     """
     rng, reasons = random.Random(0), list[str]()
     ends = [space.smallest(), space.largest()]
@@ -231,5 +249,6 @@ def check_space(
             reasons.append(str(error))
     raise CompileError(
         f"Target '{target.name}' ({target.runtime}, {target.dtype}) can run no network of space "
-        f"'{space.name}' ({len(reasons)} tried). The reason for the smallest: {reasons[0]}"
+        f"'{space.name}' ({len(reasons)} tried). Choose another search space, target.dtype or "
+        f"target. The reason for the smallest network: {reasons[0]}"
     )

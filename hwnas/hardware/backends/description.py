@@ -8,25 +8,28 @@ from dataclasses import dataclass, field
 
 
 class BackendSettings:
-    """Base of a backend's target section whose fields all have defaults.
+    """Base class for the section of a backend in target files, if all its fields have defaults.
 
-    Every target has this section; if neither its file nor the command line sets it, the defaults
-    apply.
+    Every target has such a section; fields that neither its file nor the command line sets have
+    their defaults.
     """
 
     @property
     def variant(self) -> str:
-        """Part of latency table names that depends on the settings; empty if none does."""
+        """Part of the names of latency tables that identifies the settings, such as ``cuda``.
+
+        Empty if the settings need no table of their own.
+        """
         return ""
 
     @property
     def is_default(self) -> bool:
-        """True if all settings have their defaults."""
+        """True if all settings have their defaults: digests then leave the section out."""
         return False
 
     @property
     def substitutions(self) -> Mapping[str, str]:
-        """Replacements in ``RunnerScript.code``, by the word in capitals that they replace."""
+        """Code that replaces words in capitals in ``RunnerScript.code``, by word."""
         return {}
 
 
@@ -34,17 +37,19 @@ class BackendSettings:
 class ArtefactType:
     """An artefact type of exports: its files, and the runtime that runs it."""
 
-    name: str  #: name of the first file
-    runtime: str  #: name of the runtime
-    dtype: str  #: dtype of its arithmetic
-    files: Mapping[str, str]  #: file names, by the suffix that follows a genotype's id
+    name: str  #: name of the artefact, which is that of its first file: ``model.int8.onnx``
+    runtime: str  #: name of the runtime that runs it
+    dtype: str  #: dtype of its arithmetic, such as ``int8``
+    #: file names in exports, by suffix in ``RUN/models``: ``{".onnx": "model.int8.onnx"}``
+    files: Mapping[str, str]
     about: Mapping[str, str]  #: description of each file, by file name
     #: ``module:function`` that returns a ``Session`` from the contents by suffix, in this process;
     #: empty: only a worker process of the target runs it
     opens: str = ""
-    needs: Mapping[str, str] = field(default_factory=dict)  #: distributions by module
-    command: str = ""  #: command line that runs it on a file of images
-    unavailable_reason: str = ""  #: why it never runs on this machine; empty if it does
+    #: packages that running it requires: name for pip, by module
+    needs: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""  #: command line that runs it on a file of images; empty if there is none
+    unavailable_reason: str = ""  #: why it cannot run on any host; empty if it can
     one_batch: bool = False  #: True if it is compiled for one batch size
 
 
@@ -55,15 +60,16 @@ class RunnerScript:
     name: str  #: file name
     #: names of the artefacts it can run, the default first; it is left out if none is exported
     artefacts: Sequence[str]
-    distribution: str  #: required distribution
+    distribution: str  #: name for pip of the required package
     imports: str  #: import statement of the runtime
-    #: Code from ``x``, float32 ``(N, H, W, C)``, to ``outputs``, ``(N, n_outputs)``. ``DEFAULT`` is
-    #: replaced by the default artefact, other words by ``BackendSettings.substitutions``.
+    #: Code that computes ``outputs``, ``(N, n_outputs)``, from the normalised images ``x``, float32
+    #: ``(N, H, W, C)``. ``DEFAULT`` in it is replaced by the name of the default artefact, other
+    #: words by ``BackendSettings.substitutions``.
     code: str
 
     @property
     def about(self) -> str:
-        """Description for the list of files."""
+        """One line that describes the script in the list of an export's files."""
         return f"runner, needs {self.distribution} and numpy; for photos also Pillow"
 
 
@@ -74,10 +80,10 @@ class BackendDescription:
     ``module:name`` strings are imported only when the backend is used.
     """
 
-    name: str
+    name: str  #: value of ``target.runtime``, and name of the backend's section in target files
     about: str  #: one line for the help
     factory: str  #: ``module:name`` of a function from ``Target`` to ``Backend``
-    #: Dtypes, the default first, each with the artefact that results are measured on.
+    #: Name of the artefact on which results are measured, by supported dtype; the default first.
     dtypes: Mapping[str, str]
     costs: Sequence[str]  #: names of cost models, the default first
     #: ``module:name`` of a function from ``Target`` and ``Remote`` to ``Engine``, if latencies are
@@ -86,34 +92,34 @@ class BackendDescription:
     default: bool = False  #: True if it is the default of ``target.runtime``
     remote: bool = False  #: True if its engine supports remote devices
     is_offline: bool = False  #: True if devices are not connected, and are measured with kits
-    settings: type | None = None  #: dataclass of its section in targets
+    settings: type | None = None  #: dataclass of its section in target files; ``None``: no section
     #: True if its section was added after the first release; digests leave the section out while it
     #: has its defaults, so that old runs can be resumed.
     added_after_release: bool = False
     exits: bool = False  #: True if it runs networks with early exits, segment by segment
-    #: True if an int8 add is fused into the operator that produces an input
+    #: True if an int8 addition is fused into the operator that computes its last input
     fuses_add: bool = False
-    packs_weights: bool = False  #: True if int8 weights of fewer bits cost less
-    #: Dtypes that each network may choose; empty: all run in the target's dtype.
+    packs_weights: bool = False  #: True if weights of fewer than 8 bits need less memory traffic
+    #: Dtypes that a search may choose for each network; empty: all run in the target's dtype.
     precisions: Sequence[str] = ()
-    #: Choices that each network may make: ``batch``, ``threads``.
+    #: Further properties that a search may choose for each network: ``batch``, ``threads``.
     runs: Sequence[str] = ()
     batched: bool = True  #: True if an inference may have several images
     required: Sequence[str] = ()  #: options ``target.NAME`` that its targets must set
-    needs: Mapping[str, str] = field(default_factory=dict)  #: distributions by module
-    extra: str = ""  #: extra of hwnas that installs them; empty: they are always installed
-    #: ``module:function`` from ``Target`` to a description of its accelerators
+    needs: Mapping[str, str] = field(default_factory=dict)  #: required packages by module
+    extra: str = ""  #: extra of hwnas that installs ``needs``; empty: hwnas itself requires them
+    #: ``module:function`` from ``Target`` to facts about its accelerator, by name; empty: none
     devices: str = ""
     #: ``module:function`` of ``Target`` and ``Remote``; raises an error if a compiler is not
     #: installed or remote devices cannot be reached
     check_tools: str = ""
-    #: Distributions whose versions affect results.
+    #: Packages whose versions affect results.
     fingerprint_packages: Sequence[str] = ()
     #: Modules whose code defines the meaning of compilation plans in latency tables, by dtype.
     schedules: Mapping[str, Sequence[str]] = field(default_factory=dict)
     artefacts: Sequence[ArtefactType] = ()  #: artefacts that exports may contain
-    runners: Sequence[RunnerScript] = ()
-    #: Columns of candidate tables that name files, by file suffix.
+    runners: Sequence[RunnerScript] = ()  #: scripts in exports that run the artefacts
+    #: Columns of candidate tables that hold file names, by suffix of the file.
     columns: Mapping[str, str] = field(default_factory=dict)
     start_hint: str = ""  #: advice if its worker process dies at the start
     examples: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: for the help, by verb
@@ -125,6 +131,6 @@ class BackendDescription:
 
     @property
     def install(self) -> str:
-        """The command that installs its packages."""
+        """Command line that installs the packages in ``needs``."""
         packages = f"'hwnas[{self.extra}]'" if self.extra else " ".join(self.needs.values())
         return f"pip install {packages}"

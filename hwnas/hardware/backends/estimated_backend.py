@@ -30,10 +30,10 @@ class EstimatedBackend:
     """A backend whose costs are estimated, and whose ONNX files run on this host."""
 
     target: Target
-    cost_models: CostModels
+    cost_models: CostModels  #: functions that create the cost models, by name
     estimate: Callable[[Graph], Cost]  #: default estimate of a network that is not fused
-    not_measurable: str  #: error message: why costs cannot be measured
-    #: Other estimates of a network, by the name of the search's cost model.
+    not_measurable: str  #: message of the error that ``remeasure`` raises
+    #: Functions used instead of ``estimate``, by the name of the search's cost model.
     by_cost_model: Mapping[str, Callable[[Graph], Cost]] = field(default_factory=dict)
     measurements: Path | None = None  #: file that the estimates are based on
 
@@ -48,7 +48,12 @@ class EstimatedBackend:
         onnx_files.check_int8(graph, self.target)
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "EstimatedArtefacts":
-        """Return the writer of ONNX files, with the estimate of the search's cost model."""
+        """Return the object that writes ONNX files and estimates their costs.
+
+        Args:
+            bench: Not used.
+            cost: Name of the search's cost model, which estimates; ``None``: ``estimate`` does.
+        """
         estimate = self.by_cost_model.get(cost or "", self.estimate)
         return EstimatedArtefacts(self.target, estimate, self.not_measurable)
 
@@ -68,15 +73,18 @@ class EstimatedArtefacts:
 
     target: Target
     estimate: Callable[[Graph], Cost]  #: estimate of a network that is not fused
-    not_measurable: str  #: error message: why costs cannot be measured
+    not_measurable: str  #: message of the error that ``remeasure`` raises
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the content of ``.onnx``: int8 if the target computes it so, else float32."""
+        """Return ``{".onnx": content}``: an int8 file if the target computes in int8, else float32.
+
+        float16 and bfloat16 targets get a float32 file.
+        """
         dtype = dtype_of(network.graph, self.target)
         return {".onnx": onnx_files.write_onnx(network, network.graph, dtype)}
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return no files: every export holds the ONNX files."""
+        """Return an empty dict: every export contains the ONNX files."""
         return {}
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:

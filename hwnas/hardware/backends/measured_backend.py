@@ -27,7 +27,7 @@ from hwnas.hardware.timing import InterleavedTimings, Timing
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec
 from hwnas.tasks.metrics import builtin
 
-#: Returns the contents of a network's files, by suffix, for a target with its device.
+#: Function that returns the contents of a network's files, by suffix, for a target and its device.
 Write = Callable[[TrainedNetwork, Target, TimingBench], Mapping[str, bytes]]
 
 _MAX_IMAGES = 256  #: images per call of a worker, which has a time limit
@@ -36,19 +36,23 @@ _MAX_IMAGES = 256  #: images per call of a worker, which has a time limit
 @final
 @dataclass(frozen=True)
 class MeasuredBackend:
-    """A backend with an engine, given the functions that write its files."""
+    """A backend whose latencies are measured, from the functions that write its files."""
 
     target: Target
-    write: Write  #: files on which networks are verified
-    delivered: Write | None = None  #: files that an export has for this target only
-    #: see ``Backend.unavailable_reason``; by default every artefact runs on this machine
+    write: Write  #: writes the files that are run and timed
+    #: writes the files that only this target adds to an export; ``None``: there are none
+    delivered: Write | None = None
+    #: see ``Backend.unavailable_reason``; ``None``: every artefact runs on this machine
     unavailable: Callable[[Target, str, Remote], str] | None = None
 
     int8_session = staticmethod(onnx_files.int8_session)
 
     @property
     def cost_models(self) -> CostModels:
-        """The cost models ``table``, ``measured`` (each network is timed) and ``roofline``."""
+        """Functions that create the cost models ``table``, ``measured`` and ``roofline``, by name.
+
+        ``measured`` times each network.
+        """
         return {"table": _table, "measured": _measured, "roofline": roofline}
 
     def check(self, graph: Graph) -> None:
@@ -64,7 +68,12 @@ class MeasuredBackend:
         return None
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "MeasuredArtefacts":
-        """Return the object that writes files and evaluates them on the device."""
+        """Return the object that writes files and evaluates them on the device.
+
+        Args:
+            bench: The device; required.
+            cost: Not used: costs are measured.
+        """
         assert bench is not None
         return MeasuredArtefacts(self, bench)
 
@@ -74,35 +83,48 @@ class MeasuredBackend:
         return "" if check is None else check(self.target, artefact, remote)
 
     def user_file(self) -> Path | None:
-        """Return ``None``: the user has no files."""
+        """Return ``None``: costs depend on no file of the user."""
         return None
 
 
 @final
 class MeasuredArtefacts:
-    """Files that are loaded, run on the device and timed."""
+    """Writes the files of networks, and runs and times them on the device."""
 
     def __init__(self, backend: MeasuredBackend, bench: TimingBench):
         self._backend, self._target, self._bench = backend, backend.target, bench
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the contents of a network's files, by suffix."""
+        """Return the contents of the files that ``evaluate`` reads, by suffix.
+
+        Raises:
+            CompileError: the network cannot be compiled.
+            DeviceError: no device answers.
+        """
         return self._backend.write(network, self._target, self._bench)
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the contents of the files that an export has for this target only, by suffix."""
+        """Return the contents of the files that only this target adds to an export, by suffix."""
         write = self._backend.delivered
         return {} if write is None else write(network, self._target, self._bench)
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
-        """Return the outputs ``(n_images, n_outputs)`` on the device, and the measured cost."""
+        """Return the outputs ``(n_images, n_outputs)`` on the device, and the measured cost.
+
+        Latency and, with a meter, energy are measured; memory is modelled. ``Cost.details`` has
+        ``drifted``, 1 if the speed of the device changed during the measurement.
+
+        Raises:
+            CompileError: a call crashes, or exceeds the worker's time limit.
+            DeviceError: no device answers.
+        """
         chunks = _chunks(batches, fused_graph(graph, self._target)[0].op.batch)
         evaluation = self._bench.worker.evaluate(files, next(chunks))
         others = [self._bench.worker.run(files, images) for images in chunks]
         return np.concatenate([evaluation.outputs, *others]), self._cost(evaluation, graph)
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
-        """Return the cost of existing files, timed on the device."""
+        """Return the cost of existing files, measured as by ``evaluate``; nothing is compiled."""
         return RemeasuredCost(self._cost(self._bench.worker.evaluate(files, images), graph), {})
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings:
@@ -147,7 +169,10 @@ _MIN_MS = 1e-5  # minimum latency of an operator; the start of an inference vari
 
 
 def isolated_operator(op: OpSpec) -> Graph:
-    """Return a graph that ends with an operator, and computes its second input, if any."""
+    """Return a graph whose last node is the operator; its first input is the image.
+
+    A second input, if the operator has one, is computed before it.
+    """
     before: list[Node] = []
     inputs = [INPUT]
     if op.base == "mul":
@@ -162,7 +187,11 @@ def isolated_operator(op: OpSpec) -> Graph:
 
 
 def empty_network(batch: int = 1) -> Graph:
-    """Return a network that computes nothing: its latency is that of starting an inference."""
+    """Return a network that adds two single numbers: its latency is that of starting an inference.
+
+    Args:
+        batch: Images per inference.
+    """
     op = OpSpec("add", (1, 1, 1), (1, 1, 1), dtype="float32", batch=batch)
     return Graph.of((Node("add", op, (INPUT, INPUT)),))
 
@@ -170,8 +199,9 @@ def empty_network(batch: int = 1) -> Graph:
 def with_and_without_operator(op: OpSpec) -> tuple[Graph, Graph]:
     """Return a network with an operator, and the same network without it.
 
-    Both read the same image and return few numbers, so that copies to and from a device cancel out,
-    except for operators that average the image or multiply all of it.
+    The difference of their latencies is that of the operator. Both read an image of the same size
+    and return few numbers, so that copies to and from a device cancel out, except for operators
+    that average the image or multiply all of it.
     """
     whole = tuple(isolated_operator(op))
     before = whole[:-1]
@@ -190,9 +220,10 @@ def _averaged(nodes: tuple[Node, ...], op: OpSpec) -> Graph:
 
 
 def subtract_timing(whole: Timing, without: Timing) -> Timing:
-    """Return the difference of two timings, at least 1e-5 ms.
+    """Return the latency ``whole - without``; value and both ends are at least 1e-5 ms.
 
-    Its interval is from the smallest to the largest difference of their intervals.
+    The interval is from the smallest to the largest difference of the two intervals. The other
+    fields are those of ``whole``.
     """
     return replace(
         whole,

@@ -19,16 +19,17 @@ FLOAT32, INT8 = "model.fp32.onnx", "model.int8.onnx"  #: file names in exports
 
 
 def session(model: bytes) -> Session:
-    """Return a session of the content of an ONNX file on this machine.
+    """Return the network of an ONNX file's content, loaded on this machine's CPU.
 
     Raises:
         CompileError: onnxruntime cannot load it.
+        ConfigError: onnxruntime is not installed.
     """
     return open_artefact(FLOAT32, {".onnx": model})
 
 
 def int8_session(network: QuantisedNetwork) -> Session:
-    """Return a session of an int8 network on this machine, with the ONNX file of exports."""
+    """Return an int8 network, loaded on this machine's CPU as the ONNX file of exports."""
     from hwnas.models.onnx.writer import write_int8
 
     return open_artefact(INT8, {".onnx": write_int8(network, any_batch=True)})
@@ -37,11 +38,11 @@ def int8_session(network: QuantisedNetwork) -> Session:
 def write_onnx(
     network: TrainedNetwork, graph: Graph, dtype: str, *, any_batch: bool = False
 ) -> bytes:
-    """Return the content of an ONNX file in int8 or float32.
+    """Return the content of an ONNX file: int8 if ``dtype`` is int8, else float32.
 
     Args:
-        network: The network.
-        graph: Its graph for float32; it has the batch size and threads.
+        network: The network; for int8 its ``int8`` is written.
+        graph: Its graph with the batch size and threads to write; for float32 its operators, too.
         dtype: Dtype that the target computes in.
         any_batch: Whether an inference may have any number of images.
     """
@@ -67,7 +68,10 @@ def check_int8(graph: Graph, target: Target) -> None:
 
 
 def random_model(graph: Graph) -> bytes:
-    """Return the content of an ONNX file with random weights, in the dtypes of its operators."""
+    """Return the content of an ONNX file of a fused graph with random weights.
+
+    It is an int8 file if any operator is in int8, else float32.
+    """
     from hwnas.models.onnx.writer import write_fp32, write_int8
 
     if any(node.op.dtype == "int8" for node in graph):
@@ -78,7 +82,9 @@ def random_model(graph: Graph) -> bytes:
 def random_weights(
     graph: Graph, seed: int
 ) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Return random weight and bias by operator name, which preserve the scale of activations.
+    """Return random weight and bias in float32, by name of the operator, ``(weight, bias)``.
+
+    They preserve the scale of activations. Operators without weights are left out.
 
     Source: He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852.
     """

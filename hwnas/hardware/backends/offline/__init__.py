@@ -17,11 +17,12 @@ _FLOATS = dict.fromkeys(("float16", "bfloat16", "float32"), "model.fp32.onnx")
 class OfflineSettings:
     """The section ``offline`` of a target."""
 
-    #: device file that ``profile measured=CSV`` writes; default: measured/TARGET-SETTING.json
+    #: device file that ``profile measured=CSV`` writes; default: measured/TARGET-SETTING.json,
+    #: where SETTING is dtype, threads and batch, such as int8-4t-b1
     file: str = ""
     #: lowest ratio of actual latency to that of the data sheet, for intervals of cost=roofline
     slower_low: float = bounded("[1, 1000]", 1.0)
-    #: highest ratio of actual latency to that of the data sheet
+    #: highest ratio of actual latency to that of the data sheet, for intervals of cost=roofline
     slower_high: float = bounded("[1, 1000]", 20.0)
 
     def __post_init__(self) -> None:

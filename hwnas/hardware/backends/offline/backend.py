@@ -26,7 +26,11 @@ _USE_ROOFLINE = "or set cost=roofline, which ranks networks by the data sheet al
 
 
 def backend(target: Target) -> EstimatedBackend:
-    """Return the backend of a target."""
+    """Return the backend of a target.
+
+    By default it estimates from the device file; from the roofline if the file does not exist and
+    the target has a roofline.
+    """
     costs = _OfflineCosts(target)
     path = device_path(target)
     has_measurements = path.exists() or target.roofline is None
@@ -43,26 +47,30 @@ def backend(target: Target) -> EstimatedBackend:
 
 
 def device_setting(target: Target) -> str:
-    """Return dtype, threads and batch of a target as in device files: ``int8-4t-b1``."""
+    """Return dtype, threads and batch size of a target as in device files: ``int8-4t-b1``."""
     return f"{target.dtype}-{target.threads}t-b{target.batch}"
 
 
 def device_path(target: Target) -> Path:
-    """Return the path of a target's device file."""
+    """Return the path of a target's device file, which may not exist.
+
+    It is ``target.offline.file``, or ``measured/TARGET-SETTING.json`` with ``device_setting``.
+    """
     file = _settings(target).file
     return Path(file or f"measured/{target.name}-{device_setting(target)}.json")
 
 
 def load_device(target: Target, command: str = "") -> MeasuredDevice:
-    """Return the measured device of a target.
+    """Return the measured device of a target, read from ``device_path``.
 
     Args:
         target: The target.
-        command: The command that measures its networks, for messages; default: by its name alone.
+        command: Command that makes a kit, without ``kit=DIR``, for messages; default: that of
+            ``suggested_command``.
 
     Raises:
-        TableError: the device file is missing or damaged, has a newer format, or has another batch,
-            dtype or number of threads.
+        TableError: the device file is missing or damaged, has a newer format, or was measured with
+            another batch size, dtype or number of threads.
     """
     path, setting = device_path(target), device_setting(target)
     if not path.exists():
@@ -75,8 +83,8 @@ def load_device(target: Target, command: str = "") -> MeasuredDevice:
     if device.setting != setting:
         raise TableError(
             f"{path} was measured with {device.setting} (dtype, threads, batch), but the target is "
-            f"set to {setting}. Set target.dtype, target.threads and target.batch alike, or "
-            "measure again with a kit."
+            f"set to {setting}. Set target.dtype, target.threads and target.batch to the values of "
+            "the file, or measure again with a kit."
         )
     return device
 

@@ -70,23 +70,23 @@ class OnnxRuntimeSettings(BackendSettings):
 
     @property
     def name(self) -> str:
-        """Name of the provider in onnxruntime, such as ``CUDAExecutionProvider``."""
+        """Full name of the provider in onnxruntime, such as ``CUDAExecutionProvider``."""
         spelt = _KNOWN.get(self.provider)
         return self.provider if spelt is None else f"{spelt}{_SUFFIX}"
 
     @property
     def is_cpu(self) -> bool:
-        """True if it is the CPU provider."""
+        """True if the provider is this machine's CPU."""
         return self.provider == CPU
 
     @property
     def is_nvidia(self) -> bool:
-        """True if it runs on NVIDIA GPUs."""
+        """True if the provider runs on NVIDIA GPUs: cuda, tensorrt or nvtensorrtrtx."""
         return self.provider in _NVIDIA
 
     @property
     def variant(self) -> str:
-        """Provider with a digest of its options; empty for the CPU."""
+        """Provider, with six hex digits of a digest if it has options; empty for the CPU."""
         if self.is_cpu:
             return ""
         if not self.options:
@@ -96,7 +96,7 @@ class OnnxRuntimeSettings(BackendSettings):
 
     @property
     def is_default(self) -> bool:
-        """True if all settings have their defaults."""
+        """True if the provider is the CPU, which has no options."""
         return self.is_cpu
 
     @property

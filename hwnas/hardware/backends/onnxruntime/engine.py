@@ -29,7 +29,8 @@ def backend(target: Target) -> MeasuredBackend:
     """Return the backend of a target.
 
     Raises:
-        ConfigError: onnxruntime lacks the provider, or the energy meter reads another GPU.
+        ConfigError: the installed onnxruntime lacks the target's provider, or the energy meter may
+            read another GPU than the one that runs networks.
     """
     provider.check_meter(target)
     provider.check_listed(provider.provider_settings(target))
@@ -53,9 +54,13 @@ _MIN_MS = 1e-6
 
 
 def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[OpSpec, list[float]]:
-    """Return three latencies of each operator in ms, without that of starting an inference.
+    """Return three latencies of each operator in ms on the CPU, without the start of an inference.
 
-    Each is a mean over the faster half of about ``n_runs`` inferences, at least 1e-6 ms.
+    Each is a mean over the faster half of about ``n_runs`` inferences, at least 1e-6 ms. The three
+    are measured minutes apart if there are many operators.
+
+    Raises:
+        CompileError: onnxruntime cannot run a network with the operator.
     """
     models = {op: random_model(in_context(op)) for op in ops}
     times: dict[OpSpec, list[float]] = {op: [] for op in models}
@@ -66,9 +71,9 @@ def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[O
 
 
 def in_context(op: OpSpec) -> Graph:
-    """Return a network with ``op``, named ``operator``, between others.
+    """Return a network in which ``op``, named ``operator``, is between other operators.
 
-    Its inputs are computed from the image, and its output is read, as in a real network.
+    Its inputs are computed from the image, and its output is averaged by a last operator.
     """
     nodes: list[Node] = []
     _, *size = op.in_shape
@@ -103,10 +108,10 @@ _PROBE = OpSpec("conv2d+bn+relu", (8, 8, 8), (8, 8, 8), 3, dtype="float32")
 
 
 def open_engine(target: Target, remote: Remote) -> "OrtEngine":
-    """Return the engine of a target.
+    """Return the engine of a target, after its provider ran a small network.
 
     Raises:
-        ConfigError: onnxruntime lacks the provider, or the provider does not work here.
+        ConfigError: the installed onnxruntime lacks the provider, or it does not work here.
     """
     chosen = provider.provider_settings(target)
     provider.check_usable(chosen, random_model(isolated_operator(_PROBE)))
@@ -121,7 +126,7 @@ class OrtEngine:
         self._threads, self._batch, self._chosen = target.threads, target.batch, chosen
 
     def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
-        """Return the only plan, an empty text: onnxruntime schedules by itself."""
+        """Return ``[""]``: onnxruntime schedules by itself."""
         return [""]
 
     def operator(self, op: OpSpec, plan: str) -> Timer:
@@ -130,11 +135,11 @@ class OrtEngine:
         return self.network(Graph.of((Node("operator", op, inputs),)), {})
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
-        """Return the latency of one operator between others, in ms.
+        """Return the latency of one operator in a network, in ms.
 
-        On the CPU, from onnxruntime's profiler. For other providers the profiler sees only the
-        start of operators, or the network as one operator: there it is the difference between a
-        network with the operator and one without it.
+        On the CPU it is from onnxruntime's profiler, and ``config`` is not used. Profilers of other
+        providers see only the start of operators, or the network as one operator: there it is the
+        difference between a network with the operator and one without it.
         """
         if not self._chosen.is_cpu:
             whole, without = (
@@ -159,7 +164,7 @@ class OrtEngine:
         return {".onnx": write_fp32(graph, weights)}
 
     def open(self, files: Mapping[str, Path]) -> LoadedNetwork:
-        """Return a network loaded from its ONNX file."""
+        """Return a network loaded from its ONNX file, ``files[".onnx"]``, and its timer."""
         model = files[".onnx"].read_bytes()
         threads = ort.threads_of(model) or self._threads
         timer = ort.timer(model, threads, self._batch, self._chosen)

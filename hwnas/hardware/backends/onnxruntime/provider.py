@@ -30,15 +30,16 @@ _REASONS = (r"with error: (.+?)\s*$", r"Failed to create \w+[.:]\s*(.+?)\s*$")
 
 
 def provider_settings(target: Target) -> OnnxRuntimeSettings:
-    """Return the section ``onnxruntime`` of a target."""
+    """Return the section ``onnxruntime`` of a target: its execution provider and options."""
     return target.onnxruntime  # type: ignore[attr-defined, no-any-return]
 
 
 def check_listed(chosen: OnnxRuntimeSettings) -> None:
-    """Check that the installed onnxruntime has a provider.
+    """Check that the installed onnxruntime has a provider; whether it works is not checked.
 
     Raises:
-        ConfigError: it has not; the message names the available ones, and the package to install.
+        ConfigError: it has not; the message names the available ones, and the package to install
+            if onnxruntime knows the provider.
     """
     listed = onnxruntime.get_available_providers()
     if chosen.name in listed:
@@ -56,7 +57,9 @@ def check_listed(chosen: OnnxRuntimeSettings) -> None:
 
 
 def check_meter(target: Target) -> None:
-    """Check that the energy meter reads the GPU on which networks run.
+    """Check that ``target.meter=nvml`` reads the GPU on which networks run.
+
+    Other meters, and targets with ``meter_channel``, are not checked.
 
     Raises:
         ConfigError: it may read another one; the message names the option that selects the GPU.
@@ -75,7 +78,11 @@ def check_meter(target: Target) -> None:
 
 
 def check_usable(chosen: OnnxRuntimeSettings, model: bytes) -> None:
-    """Check that a provider runs a small model here.
+    """Check that a provider runs all operators of ``model`` here; the CPU always does.
+
+    Args:
+        chosen: The provider.
+        model: Content of a small ONNX file.
 
     Raises:
         ConfigError: it does not; the message has onnxruntime's reason, such as a missing library.
@@ -106,22 +113,27 @@ def check_usable(chosen: OnnxRuntimeSettings, model: bytes) -> None:
 
 
 def devices(target: Target) -> dict[str, str]:
-    """Return name and driver of the GPUs of a target's provider; empty for other hardware.
+    """Return ``gpu`` and ``driver``, see ``meters.builtin.gpus``, for latency tables.
 
-    Latency tables record them.
+    Empty if the target's provider does not run on NVIDIA GPUs.
 
     Raises:
-        ConfigError: it runs on NVIDIA GPUs, and none is found.
+        ConfigError: it does, but nvidia-ml-py is not installed, or no GPU is found.
     """
     return gpus() if provider_settings(target).is_nvidia else {}
 
 
 def create_session(model: bytes, options: Any, chosen: OnnxRuntimeSettings) -> Any:
-    """Return a session that runs only on one provider.
+    """Return onnxruntime's ``InferenceSession`` of a model, which runs only on one provider.
+
+    Args:
+        model: Content of an ONNX file.
+        options: ``onnxruntime.SessionOptions``; the fallback to the CPU is disabled in them.
+        chosen: The provider.
 
     Raises:
-        CompileError: the provider does not support all operators.
-        Exception: onnxruntime cannot load the model for another reason.
+        CompileError: the provider leaves operators to the CPU.
+        Exception: onnxruntime cannot load the model; the exception is onnxruntime's own.
     """
     if chosen.is_cpu:
         return onnxruntime.InferenceSession(model, options, providers=[chosen.name])
@@ -160,7 +172,10 @@ def _unsupported_operators(model: bytes, chosen: OnnxRuntimeSettings) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of onnxruntime's error, without its source location."""
+    """Return the first line of an error of onnxruntime, without the place in its source code.
+
+    It is the name of the exception's class if the error has no text.
+    """
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     line = line.removeprefix("[ONNXRuntimeError] : ")
     return re.sub(r"^/\S+:\d+ .*?\)\s+", "", line)

@@ -20,7 +20,7 @@ from hwnas.hardware.backends.onnxruntime import EXACT, OnnxRuntimeSettings, prov
 from hwnas.hardware.timing import Timer
 from hwnas.models.onnx import BATCH, OPERATORS, THREADS
 
-#: Key of ``node_times`` for time that belongs to no operator: conversions of memory layouts.
+#: Key of ``node_times`` for time that belongs to no operator, such as conversions of layouts.
 LAYOUT = "layout"
 
 _REFUSALS = (
@@ -33,6 +33,10 @@ _REFUSALS = (
     errors.RuntimeException,
     RuntimeError,  # raised by providers
 )
+_ADVICE = (
+    "Choose another search space or target.runtime; if the file is from an export, export the "
+    "network again."
+)
 _ON_CPU = OnnxRuntimeSettings()
 _EVENT = "_kernel_time"  # suffix of node names in onnxruntime's profile
 _ROUNDS = 10  # rounds of alternating profiled and plain runs
@@ -44,7 +48,10 @@ _REPEAT = 5  # plain runs per timing
 
 @final
 class OrtSession:
-    """A loaded ONNX model with one input.
+    """An ONNX model with one input, loaded on this machine.
+
+    Raises:
+        CompileError: onnxruntime cannot load it, or its provider does not support all operators.
 
     Source: https://onnxruntime.ai.
     """
@@ -54,18 +61,22 @@ class OrtSession:
         self._input, self._outputs = self._session.get_inputs()[0], self._session.get_outputs()
 
     def run(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Return the last output for normalised images ``(N, C, H, W)``, see ``outputs``."""
+        """Return the last output ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
+
+        Raises:
+            CompileError: see ``outputs``.
+        """
         return self.outputs(images)[-1]
 
     def outputs(self, images: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        """Return all outputs in the order of the model: rows, or images ``(N, C, H, W)``.
+        """Return all outputs for normalised images ``(N, C, H, W)``, in the order of the model.
 
-        Shapes are ``(n_images, n_outputs)`` for rows. Outputs are float32; between two parts of an
-        int8 network they are uint8. An inference has the model's batch size, and the last batch is
-        padded.
+        Each is ``(N, n_outputs)``, or ``(N, C, H, W)`` for features that the next segment reads. It
+        is float32, or uint8 between two parts of an int8 network. An inference has the model's
+        batch size; the last batch is padded.
 
         Raises:
-            CompileError: the shape of the images differs from the model's.
+            CompileError: onnxruntime refuses the images, such as those of another shape.
         """
         fixed = self._input.shape[0]
         batch = fixed if isinstance(fixed, int) else min(_CHUNK, len(images))
@@ -74,7 +85,7 @@ class OrtSession:
             chunk = images[start : start + batch]
             n = len(chunk)
             full = np.concatenate([chunk, np.zeros((batch - n, *chunk.shape[1:]), chunk.dtype)])
-            with _one_line():
+            with _one_line(f"Give images of the shape {self._input.shape}."):
                 answers = self._session.run(None, {self._input.name: full})
             for output, answer in zip(rows, answers, strict=True):
                 output[start : start + n] = answer[:n]
@@ -82,10 +93,10 @@ class OrtSession:
 
 
 def open_onnx(contents: Mapping[str, bytes]) -> OrtSession:
-    """Return a session of an exported ONNX file, ``contents[".onnx"]``.
+    """Return the network of an exported ONNX file, ``contents[".onnx"]``, on this machine's CPU.
 
     Raises:
-        CompileError: onnxruntime cannot load the model.
+        CompileError: onnxruntime cannot load it.
     """
     return OrtSession(contents[".onnx"])
 
@@ -93,14 +104,20 @@ def open_onnx(contents: Mapping[str, bytes]) -> OrtSession:
 def timer(
     model: bytes, n_threads: int, batch: int = 1, chosen: OnnxRuntimeSettings = _ON_CPU
 ) -> Timer:
-    """Return a timer of inferences on fixed random images: seconds for ``n`` inferences.
+    """Return a function that runs ``n`` inferences on fixed random images and returns the seconds.
 
-    Threads spin (wait for work without sleeping) only while something is timed. A model that reads
-    any number of images reads ``batch``. Images and outputs are in the machine's memory; copies to
-    a device with its own memory are timed.
+    Threads spin (wait for work without sleeping) only while something is timed. Images and outputs
+    are in the machine's memory; copies to a device with its own memory are timed.
+
+    Args:
+        model: Content of an ONNX file.
+        n_threads: Threads of an inference.
+        batch: Images per inference, if the model accepts any number of images.
+        chosen: The execution provider.
 
     Raises:
-        CompileError: onnxruntime cannot load the model.
+        CompileError: onnxruntime cannot load the model, or the provider leaves operators to the
+            CPU.
     """
     session = _load(model, _options(n_threads, spinning=True), chosen)
     binding, buffers = _bound(session, batch)
@@ -126,8 +143,8 @@ def node_times(model: bytes, n_threads: int, n_runs: int) -> dict[str, float]:
     inserted. Operators that were fused into others have 0.
 
     Raises:
-        CompileError: onnxruntime cannot load the model, its profile holds fewer runs, or the model
-            has no names of operators in its metadata.
+        CompileError: onnxruntime cannot load the model, the model is too large for its profiler, or
+            the model's metadata has no names of operators (hwnas did not write it).
     """
     operators = _operators(model)
     timers = [timer(model, n_threads), timer(_empty_model(), n_threads)]
@@ -177,7 +194,7 @@ def _options(n_threads: int, *, spinning: bool) -> Any:
 
 
 def _load(model: bytes, options: Any, chosen: OnnxRuntimeSettings = _ON_CPU) -> Any:
-    with _one_line():
+    with _one_line(_ADVICE):
         session = provider.create_session(model, options, chosen)
     for value in (*session.get_inputs(), *session.get_outputs()):
         fixed = value.shape[1:] if value.shape[:1] == [BATCH] else value.shape
@@ -190,13 +207,15 @@ def _load(model: bytes, options: Any, chosen: OnnxRuntimeSettings = _ON_CPU) -> 
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
-    """Turn onnxruntime's exceptions into a one-line ``CompileError``."""
+def _one_line(advice: str) -> Iterator[None]:
+    """Turn onnxruntime's exceptions into a one-line ``CompileError`` that ends with ``advice``."""
     try:
         yield
     except _REFUSALS as error:
         reason = provider.first_line(error)
-        raise CompileError(f"onnxruntime cannot run the model: {reason}") from error
+        raise CompileError(
+            f"onnxruntime cannot run the model: {reason.rstrip('.')}. {advice}"
+        ) from error
 
 
 def _bound(session: Any, batch: int = 1) -> tuple[Any, list[Any]]:
@@ -225,7 +244,11 @@ def _empty_model() -> bytes:
 
 
 def threads_of(model: bytes) -> int:
-    """Return the number of threads in a model's metadata; 0 if it has none."""
+    """Return the number of threads in the metadata of an ONNX file's content; 0 if it has none.
+
+    Raises:
+        CompileError: onnxruntime cannot load the model.
+    """
     threads = _metadata(model).get(THREADS, "0")
     return int(threads) if threads.isdecimal() else 0
 

@@ -25,14 +25,18 @@ from hwnas.models.onnx.writer import write_fp32
 
 @final
 class OpenVinoEngine:
-    """OpenVINO on this machine's CPU."""
+    """OpenVINO on this machine's CPU.
+
+    Raises:
+        ConfigError: this CPU does not support the target's dtype.
+    """
 
     def __init__(self, target: Target, remote: Remote):
         session.check_cpu(target.dtype)
         self._dtype, self._threads, self._batch = target.dtype, target.threads, target.batch
 
     def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
-        """Return the only plan, an empty text: OpenVINO schedules by itself."""
+        """Return ``[""]``: OpenVINO schedules by itself."""
         return [""]
 
     def operator(self, op: OpSpec, plan: str) -> Timer:
@@ -42,7 +46,8 @@ class OpenVinoEngine:
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
         """Return the latency of one operator in ms, without the start of an inference.
 
-        OpenVINO's profiler truncates to microseconds, more than many operators take.
+        It is the difference between a network with the operator and one without it: OpenVINO's
+        profiler truncates to microseconds, which is more than many operators take.
         """
         inputs = isolated_operator(op)[:-1]
         other = self.network(Graph.of(inputs), {}) if inputs else self._idle
@@ -72,7 +77,7 @@ class OpenVinoEngine:
         return session.openvino_ir(write_fp32(graph, weights, any_batch=True), self._dtype)
 
     def open(self, files: Mapping[str, Path]) -> LoadedNetwork:
-        """Return a network loaded from its files ``.xml`` and ``.bin``."""
+        """Return a network loaded from its files ``.xml`` and ``.bin``, and its timer."""
         contents = {suffix: path.read_bytes() for suffix, path in files.items()}
         timer = session.timer(contents, self._threads, self._batch)
         return LoadedNetwork(timer, session.OpenVinoSession(contents, self._threads))

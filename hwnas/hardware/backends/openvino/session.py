@@ -43,9 +43,13 @@ def check_cpu(dtype: str) -> None:
 
 
 def openvino_ir(onnx: bytes, dtype: str) -> dict[str, bytes]:
-    """Return the IR of an ONNX file, to run in ``dtype``: contents of ``.xml`` and ``.bin``.
+    """Return the IR of an ONNX file: the contents of ``.xml`` and ``.bin``, by suffix.
 
     Equal input gives equal bytes.
+
+    Args:
+        onnx: Content of an ONNX file.
+        dtype: Dtype in which the network is to run; the IR stores it.
 
     Raises:
         CompileError: OpenVINO cannot read it.
@@ -64,7 +68,11 @@ def openvino_ir(onnx: bytes, dtype: str) -> dict[str, bytes]:
 
 @final
 class OpenVinoSession:
-    """A loaded network with one input and one output."""
+    """A network with one input and one output, loaded from the contents of its IR, by suffix.
+
+    Raises:
+        CompileError: OpenVINO cannot read it.
+    """
 
     def __init__(self, contents: Mapping[str, bytes], n_threads: int = 1):
         self._model, self._n_threads = _read(contents[".xml"], contents[".bin"]), n_threads
@@ -74,7 +82,8 @@ class OpenVinoSession:
         """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
 
         Raises:
-            CompileError: the shape of the images differs from the network's.
+            CompileError: OpenVINO cannot compile the network, or the shape of the images differs
+                from the network's.
         """
         batch = min(_CHUNK, len(images))
         if batch not in self._networks:
@@ -96,7 +105,7 @@ class OpenVinoSession:
 
 
 def open_ir(contents: Mapping[str, bytes]) -> OpenVinoSession:
-    """Return a session of an exported IR, the contents of ``.xml`` and ``.bin``.
+    """Return the network of an exported IR, the contents of ``.xml`` and ``.bin``, on this CPU.
 
     Raises:
         CompileError: OpenVINO cannot read it.
@@ -105,10 +114,12 @@ def open_ir(contents: Mapping[str, bytes]) -> OpenVinoSession:
 
 
 def timer(contents: Mapping[str, bytes], n_threads: int, batch: int) -> Timer:
-    """Return a timer of inferences with ``batch`` images: seconds for ``n`` inferences.
+    """Return a function that runs ``n`` inferences of ``batch`` images and returns the seconds.
+
+    ``contents`` are those of ``.xml`` and ``.bin``; the images are random.
 
     Raises:
-        CompileError: OpenVINO cannot compile the network.
+        CompileError: OpenVINO cannot read or compile the network.
     """
     network = _compiled(_read(contents[".xml"], contents[".bin"]), n_threads, batch)
     request = network.create_infer_request()
@@ -153,4 +164,7 @@ def _compiled(model: Any, n_threads: int, batch: int) -> Any:
 
 
 def _refused(error: RuntimeError) -> CompileError:
-    return CompileError(f"OpenVINO cannot run the network: {last_line(error)}")
+    return CompileError(
+        f"OpenVINO cannot run the network: {last_line(error).rstrip('.')}. Choose another search "
+        "space or target.runtime; if the file is from an export, export the network again."
+    )

@@ -32,9 +32,10 @@ _ALIASES = {
 class TvmSettings:
     """The section ``tvm`` of a target: what TVM compiles for."""
 
-    kind: str = "llvm"  #: TVM's kind of target; only llvm has schedules
+    kind: str = "llvm"  #: TVM's kind of target; only llvm is allowed
     mcpu: str = "host"  #: LLVM's name of the CPU; ``host``: this machine's
-    mtriple: str = ""  #: LLVM's name of another platform; empty: this machine's
+    #: LLVM's name of another platform, such as aarch64-linux-gnu; empty: this machine's
+    mtriple: str = ""
     mattr: list[str] = field(default_factory=list)  #: CPU features in addition to those of ``mcpu``
     cc: str = ""  #: compiler that links libraries for the target; empty: this machine's
 
@@ -50,10 +51,12 @@ class TvmSettings:
 
 
 def find_compiler(name: str) -> str:
-    """Return the name of an installed compiler: ``name``, or this machine's if it is empty.
+    """Return the name of an installed C or C++ compiler: ``name``.
+
+    If ``name`` is empty, the first of g++, clang++, gcc and clang that is installed.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not installed, or none of the four is.
     """
     names = [name] if name else ["g++", "clang++", "gcc", "clang"]
     found = next(filter(shutil.which, names), None)
@@ -69,12 +72,15 @@ def find_compiler(name: str) -> str:
 
 
 def check_tools(target: Any, remote: Any) -> None:
-    """Check that the compiler of a target is installed, and that the tracker of devices answers.
+    """Check that networks can be compiled for a target, and that the tracker of devices answers.
+
+    The tracker is asked only if ``remote`` has one.
 
     Raises:
-        ConfigError: the compiler that links libraries is not installed, or the target is another
-            kind of machine and no tracker is given.
-        DeviceError: the tracker does not answer.
+        ConfigError: the compiler that links libraries is not installed, the installed TVM cannot
+            compile for the target's architecture, or that is not this machine's and ``remote`` has
+            no tracker.
+        DeviceError: the tracker does not answer within 5 s.
     """
     settings = target.section(TvmSettings)
     find_compiler(settings.cc)
@@ -110,7 +116,12 @@ def _check_architecture(mtriple: str) -> None:
 
 
 def no_tracker_message(remote: Any, error: Exception) -> str:
-    """Return the message if no tracker answers, with the command that starts one."""
+    """Return the message of an error because no tracker answers, with the command that starts one.
+
+    Args:
+        remote: Address of the tracker, and key of the device.
+        error: The error of the connection.
+    """
     port = remote.tracker.rpartition(":")[2]
     return (
         f"No tracker answers at {remote.tracker} for device '{remote.key}': {error}. "

@@ -14,7 +14,10 @@ _VERIFIED = (".so", ".safetensors")
 
 
 def backend(target: Target) -> MeasuredBackend:
-    """Return the backend of a target."""
+    """Return the backend of a target, which measures the library (``.so``) from TVM.
+
+    An export also has the library's object files (``.tar``).
+    """
     return MeasuredBackend(target, _write, delivered=_compiled, unavailable=_unavailable_reason)
 
 

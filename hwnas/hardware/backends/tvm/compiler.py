@@ -26,7 +26,12 @@ from hwnas.models.int8.quantised_network import Parameters
 
 @final
 class Compiler:
-    """A compiler for one target."""
+    """A compiler for one target, which keeps each compiled operator in a cache.
+
+    Raises:
+        ConfigError: TVM or LLVM does not accept the target's settings, or its CPU has no
+            instruction for the target's dtype.
+    """
 
     def __init__(self, target: Target):
         self.tvm_target = tvm_target(target.section(TvmSettings), target.threads)
@@ -43,7 +48,7 @@ class Compiler:
         """Return an operator compiled with a plan, from the cache if possible.
 
         Raises:
-            CompileError: the plan cannot be applied to the operator.
+            CompileError: the operator is not supported, or TVM cannot compile it with the plan.
         """
         key = (op, str(plan))
         if key not in self._compiled:
@@ -67,20 +72,23 @@ class Compiler:
         return self._compiled[key]
 
     def forget(self, op: OpSpec, plan: Plan) -> None:
-        """Remove an operator with a plan from the cache."""
+        """Remove an operator that was compiled with ``plan`` from the cache, if it is there."""
         self._compiled.pop((op, str(plan)), None)
 
     def buffers(self, op: OpSpec) -> list[Buffer]:
-        """Return the buffers of an operator: inputs, constants and output."""
+        """Return the buffers of an operator's function, in order: inputs, constants, output."""
         inputs, constants, output = self._kernels.buffers(op)
         return [*inputs, *constants, output]
 
     def link(self, graph: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
-        """Return a network for this process, linked from its operators; quick."""
+        """Return a network for this process, linked from its operators in a tenth of a second.
+
+        Operators that are not in the cache are compiled first. ``plans`` has all operators.
+        """
         return self._linked(linker.link, graph, plans)
 
     def build(self, graph: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
-        """Return a network that can be exported; takes seconds."""
+        """Return a network that can be exported; all its operators are compiled, in seconds."""
         return self._linked(linker.build, graph, plans)
 
     def _linked(
@@ -96,15 +104,18 @@ class Compiler:
         return plans[kernel] if isinstance(kernel, OpSpec) else Plan(None)
 
     def pack_weights(self, graph: Graph, weights: Parameters) -> Array:
-        """Return all weights of a network in one array ``(n,)``, as its function reads them."""
+        """Return all weights of a network in one array ``(n,)``, as the linked function reads them.
+
+        float32, or for int8 networks uint8: the bytes of all arrays.
+        """
         return linker.pack(self._kernels.constants(graph, weights), self._kernels.unit)
 
 
 def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:
-    """Return TVM's target object.
+    """Return TVM's object ``tvm.target.Target`` for a number of threads.
 
     Raises:
-        ConfigError: TVM does not accept the settings, or LLVM does not know the CPU.
+        ConfigError: TVM does not accept the settings, or LLVM does not know the CPU ``mcpu``.
     """
     mcpu = codegen.llvm_get_system_cpu() if tvm_facts.mcpu == "host" else tvm_facts.mcpu
     options: dict[str, Any] = {"kind": tvm_facts.kind, "mcpu": mcpu, "num-cores": threads}
@@ -129,7 +140,10 @@ def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:
 
 
 def cpu_facts(target: Any, threads: int) -> Cpu:
-    """Return the float32 values per vector register of a CPU, their number, and the threads."""
+    """Return float32 values per vector register, number of registers, and ``threads``.
+
+    The first two follow from the CPU features of ``target``, TVM's target object.
+    """
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     if "avx512f" in features:
         return Cpu(16, 32, threads)
@@ -141,8 +155,10 @@ def cpu_facts(target: Any, threads: int) -> Cpu:
 def set_threads(threads: int) -> None:
     """Set the number of TVM's threads in this process; call it before the first run.
 
+    It also sets the environment variable ``TVM_BIND_THREADS`` to 0.
+
     Raises:
-        ConfigError: the machine has fewer cores.
+        ConfigError: fewer cores are available to this process.
     """
     available = len(os.sched_getaffinity(0))
     if threads > available:

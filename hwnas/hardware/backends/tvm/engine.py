@@ -29,10 +29,10 @@ _UNCOUNTED = 1  #: untimed inferences of each ``time_evaluator`` call
 class TvmDevice(Protocol):
     """A device that runs compiled libraries: this machine, or a remote one."""
 
-    by_library: bool  #: whether it loads shared libraries, not modules in memory
+    by_library: bool  #: True if it loads only shared libraries; False: modules in memory, too
 
     def load(self, module: Any) -> Any:
-        """Return a compiled module, loaded on the device."""
+        """Return a module that TVM compiled, loaded on the device."""
         ...
 
     def load_file(self, path: Path) -> Any:
@@ -40,29 +40,36 @@ class TvmDevice(Protocol):
         ...
 
     def link(self, objects: bytes) -> bytes:
-        """Return the content of a shared library, linked from a ``.tar`` of object files."""
+        """Return the content of a shared library for the device.
+
+        ``objects`` is the content of a ``.tar`` of object files.
+        """
         ...
 
     def tensor(self, array: Array) -> Any:
-        """Return a tensor on the device."""
+        """Return a tensor on the device, with the content of ``array``."""
         ...
 
     def array(self, tensor: Any) -> NDArray[np.float32]:
-        """Return the content of a tensor on the device, same shape."""
+        """Return the content of a tensor of the device as an array of the same shape."""
         ...
 
     def call(self, module: Any, name: str, arguments: Sequence[Any]) -> None:
-        """Run one of a module's functions."""
+        """Run the function ``name`` of a module with tensors of the device."""
         ...
 
     def timer(self, module: Any, name: str, arguments: Sequence[Any]) -> Timer:
-        """Return a timer of one of a module's functions: seconds for ``n`` calls."""
+        """Return a timer of the function ``name`` of a module: seconds for ``n`` calls."""
         ...
 
 
 @final
 class TvmEngine:
-    """TVM on this machine or a remote device."""
+    """TVM on this machine or a remote device.
+
+    Raises:
+        ConfigError: TVM or LLVM does not accept the target's settings.
+    """
 
     def __init__(self, target: Target, device: TvmDevice):
         self._compiler = Compiler(target)
@@ -80,18 +87,26 @@ class TvmEngine:
         return self._device.timer(module, compiled.name, tensors)
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
-        """Return the latency of one operator in ms, isolated, on random data."""
+        """Return the latency of one operator in ms, isolated, on random data.
+
+        Raises:
+            CompileError: the operator cannot be compiled with the plan.
+        """
         return measure(self.operator(op, plan), config)
 
     def network(self, graph: Graph, plans: OperatorPlans) -> Timer:
-        """Return a timer of a network, with random weights and images."""
+        """Return a timer of a network, with random weights and images.
+
+        Raises:
+            CompileError: ``plans`` lacks an operator, or an operator cannot be compiled.
+        """
         linked = self._link(graph, plans, self._device.by_library)
         module = self._device.load(linked.module)
         tensors = [self._device.tensor(_random(buffer)) for buffer in linked.parameters]
         return self._device.timer(module, ENTRY, tensors)
 
     def forget(self, op: OpSpec, plan: str) -> None:
-        """Remove an operator with a plan from the compiler's cache."""
+        """Remove an operator that was compiled with ``plan`` from the compiler's cache."""
         self._compiler.forget(op, Plan.parse(plan))
 
     def export(
@@ -99,8 +114,11 @@ class TvmEngine:
     ) -> Mapping[str, bytes]:
         """Return the contents of a network's files, by suffix.
 
-        ``.so`` is its library, ``.tar`` the object files of it, ``.safetensors`` its packed weights
-        with the shapes of all parameters.
+        ``.so`` is its library, ``.tar`` has the library's object files, ``.safetensors`` the packed
+        weights with the shapes of all parameters.
+
+        Raises:
+            CompileError: ``plans`` lacks an operator, or the network cannot be compiled or linked.
         """
         linked = self._link(graph, plans, library=True)
         packed = self._compiler.pack_weights(graph, weights)
@@ -120,9 +138,10 @@ class TvmEngine:
         }
 
     def open(self, files: Mapping[str, Path]) -> LoadedNetwork:
-        """Return a network loaded from ``.safetensors`` and ``.so``, else ``.tar``, on the device.
+        """Return a network loaded on the device, and its timer.
 
-        Object files are linked first.
+        It is loaded from ``.safetensors`` and ``.so``; without ``.so``, the object files in
+        ``.tar`` are linked.
         """
         with safetensors.safe_open(str(files[".safetensors"]), "numpy") as file:
             shapes = json.loads(file.metadata()["network"])
@@ -161,7 +180,14 @@ def _parsed(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
 
 @final
 class TvmSession:
-    """A compiled network, loaded on a device."""
+    """A compiled network, loaded on a device.
+
+    Args:
+        module: Its library, loaded on ``device``.
+        device: The device.
+        weights: Packed weights.
+        shapes: Metadata of its ``.safetensors`` file.
+    """
 
     def __init__(self, module: Any, device: TvmDevice, weights: Array, shapes: Any):
         self._module, self._device, self._shapes = module, device, shapes
@@ -175,11 +201,11 @@ class TvmSession:
         ]
 
     def parameters(self) -> list[Any]:
-        """Return the arguments of the network's function, with a random image."""
+        """Return the tensors that the network's function takes, with random images."""
         return [self._device.tensor(_random(self._image)), *self._fixed]
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_outputs)``; the last batch is padded.
+        """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
 
         Raises:
             CompileError: the shape of the images differs from the network's.
@@ -206,8 +232,8 @@ def open_engine(target: Target, remote: Remote) -> TvmEngine:
     """Return the engine of a target on its device.
 
     Raises:
-        ConfigError: TVM does not accept the target's settings, or there are too few cores.
-        DeviceError: the device does not answer.
+        ConfigError: TVM or LLVM does not accept the target's settings, or see ``open_device``.
+        DeviceError: no device answers.
     """
     return TvmEngine(target, open_device(target, remote))
 
@@ -218,7 +244,7 @@ def open_device(target: Target, remote: Remote) -> TvmDevice:
     Raises:
         ConfigError: this machine has fewer cores than ``target.threads``, or the compiler that
             links for a remote device is not installed.
-        DeviceError: the remote device does not answer.
+        DeviceError: the tracker does not answer, or no device is free in time.
     """
     if remote.tracker:
         from hwnas.hardware.backends.tvm.remote import RemoteDevice
@@ -229,9 +255,13 @@ def open_device(target: Target, remote: Remote) -> TvmDevice:
 
 @final
 class LocalDevice:
-    """This machine."""
+    """This machine.
 
-    by_library = False
+    Raises:
+        ConfigError: fewer than ``threads`` cores are available.
+    """
+
+    by_library = False  #: modules in memory are loaded directly
 
     def __init__(self, threads: int):
         set_threads(threads)
@@ -249,25 +279,26 @@ class LocalDevice:
         """Return the content of a shared library, linked from a ``.tar`` of object files.
 
         Raises:
-            ConfigError: there is no C++ compiler to link it with.
+            ConfigError: no C or C++ compiler is installed.
+            CompileError: the files cannot be linked.
         """
         return shared_library(objects, "")
 
     def tensor(self, array: Array) -> Any:
-        """Return a tensor on the device."""
+        """Return a copy of ``array`` as a tensor of TVM."""
         return tvm.runtime.tensor(array, self._device)
 
     def array(self, tensor: Any) -> NDArray[np.float32]:
-        """Return the content of a tensor, same shape."""
+        """Return the content of a tensor as an array of the same shape."""
         array: NDArray[np.float32] = tensor.numpy()
         return array
 
     def call(self, module: Any, name: str, arguments: Sequence[Any]) -> None:
-        """Run one of a module's functions."""
+        """Run the function ``name`` of a module."""
         module[name](*arguments)
 
     def timer(self, module: Any, name: str, arguments: Sequence[Any]) -> Timer:
-        """Return a timer of one of a module's functions: seconds for ``n`` calls."""
+        """Return a timer of the function ``name`` of a module: seconds for ``n`` calls."""
 
         def run(n: int) -> float:
             result = module.time_evaluator(name, self._device, number=n, repeat=1)(*arguments)

@@ -32,8 +32,8 @@ class Edge:
     """The conversion at the start or end of an int8 network, between float32 and int8."""
 
     kind: str  #: ``images`` (float32 images to int8) or ``answers`` (int8 outputs to float32)
-    shape: Shape  #: of one image or output
-    batch: int
+    shape: Shape  #: of one image or output, ``(C, H, W)``
+    batch: int  #: images per inference
 
 
 Kernel = OpSpec | Edge  #: what one function computes
@@ -53,7 +53,7 @@ class Kernels(Protocol):
 
     @property
     def unit(self) -> str:
-        """Dtype of the two arrays that hold all constants and all activations."""
+        """Dtype of two arrays: one holds all constants of a network, one all activations."""
         ...
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
@@ -61,7 +61,7 @@ class Kernels(Protocol):
         ...
 
     def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
-        """Return a schedule whose function ``main`` computes the kernel.
+        """Return TVM's schedule of a kernel by a plan; its function ``main`` computes the kernel.
 
         Raises:
             CompileError: the operator is not supported.
@@ -77,7 +77,10 @@ class Kernels(Protocol):
         ...
 
     def constants(self, graph: Graph, weights: Parameters) -> list[Array]:
-        """Return the packed weights, biases and scales of all function calls, in order."""
+        """Return the packed weights, biases and scales of all function calls, in their order.
+
+        ``weights`` is by operator name for float32, a ``QuantisedNetwork`` for int8.
+        """
         ...
 
 
@@ -90,7 +93,7 @@ def kernels_of(dtype: str, target: Any, cpu: Cpu) -> Kernels:
         cpu: CPU facts for schedules.
 
     Raises:
-        ConfigError: the CPU has no instruction for the dtype.
+        ConfigError: the dtype is int8, and the CPU has no int8 dot product.
     """
     if dtype == "float32":
         return Floats(cpu)
@@ -108,7 +111,7 @@ def kernels_of(dtype: str, target: Any, cpu: Cpu) -> Kernels:
 @final
 @dataclass(frozen=True)
 class Floats:
-    """Operators in float32."""
+    """Kernels in float32, see ``Kernels``."""
 
     cpu: Cpu
     unit: str = "float32"
@@ -119,7 +122,11 @@ class Floats:
         return templates.plans(op, channels, self.cpu, limit)[:limit]  # they come in pairs
 
     def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
-        """Return a schedule whose function ``main`` computes an operator."""
+        """Return a schedule whose function ``main`` computes an operator.
+
+        Raises:
+            CompileError: the operator is not supported.
+        """
         assert isinstance(kernel, OpSpec)
         schedule = s_tir.Schedule(operators.define(kernel, self.cpu.lanes))
         templates.apply(schedule, kernel, self.cpu, plan)
@@ -136,11 +143,11 @@ class Floats:
         )
 
     def steps(self, graph: Graph) -> list[KernelCall]:
-        """Return a call per operator."""
+        """Return one function call per operator, in order."""
         return [KernelCall(node.name, node.inputs, node.op) for node in graph]
 
     def constants(self, graph: Graph, weights: Parameters) -> list[Array]:
-        """Return all weights and biases, packed."""
+        """Return weight and bias of each operator that has them, packed, in order."""
         assert isinstance(weights, Mapping)
         lanes, packed = self.cpu.lanes, list[Array]()
         for node in graph:
@@ -152,7 +159,7 @@ class Floats:
 @final
 @dataclass(frozen=True)
 class Bytes:
-    """Operators in int8, between images and outputs in float32."""
+    """Kernels in int8, and conversions of float32 images and outputs; see ``Kernels``."""
 
     cpu: Cpu
     dot: Dot
@@ -164,7 +171,11 @@ class Bytes:
         return int8_templates.plans(op, channels, self.cpu, limit)
 
     def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
-        """Return a schedule whose function ``main`` computes an operator or a conversion."""
+        """Return a schedule whose function ``main`` computes an operator or a conversion.
+
+        Raises:
+            CompileError: the operator is not supported.
+        """
         lanes = self.cpu.lanes
         if isinstance(kernel, Edge):
             define = int8_operators.DEFINE[kernel.kind]
@@ -188,7 +199,7 @@ class Bytes:
         )
 
     def steps(self, graph: Graph) -> list[KernelCall]:
-        """Return the calls that round images, compute operators and convert outputs to float32."""
+        """Return the calls, in order: images to int8, each operator, outputs to float32."""
         first, last = graph[0].op, graph.output
         rounded, answers = f"{INPUT} rounded", f"{last.name} answered"
         return [
@@ -201,7 +212,7 @@ class Bytes:
         ]
 
     def constants(self, graph: Graph, weights: Parameters) -> list[Array]:
-        """Return all weights, biases and scales, packed."""
+        """Return the packed weights, biases and scales of all function calls, in their order."""
         assert isinstance(weights, QuantisedNetwork)
         scales, found = {INPUT: weights.input}, list[Array]()
         found.append(int8_layout.pack_images(weights.input, self.dot))

@@ -25,7 +25,7 @@ from hwnas.hardware.backends.tvm.kernels import Array, Kernel, KernelCall, Kerne
 from hwnas.hardware.runtimes.interfaces import Buffer
 from hwnas.models.graph import INPUT, Node
 
-ENTRY = "network"
+ENTRY = "network"  #: name of the linked function
 _SYMBOL = "__tvm_ffi_"  #: prefix of TVM's function symbols
 _ALIGNMENT = 64  # bytes: a cache line, at least as wide as any vector
 
@@ -34,24 +34,24 @@ _ALIGNMENT = 64  # bytes: a cache line, at least as wide as any vector
 class CompiledOperator:
     """A compiled operator, or conversion at the start or end of a network."""
 
-    name: str  #: name of its function
+    name: str  #: name of its function in ``library``
     function: Any  #: scheduled function in TVM's intermediate representation
-    library: Any  #: compiled module
+    library: Any  #: the compiled module of TVM
 
 
 @dataclass(frozen=True)
 class LinkedNetwork:
     """A linked network: its module, and the buffers of its function ``network``."""
 
-    module: Any
-    image: Buffer
-    weights: Buffer  #: all constants
-    output: Buffer
-    arena: Buffer  #: all other tensors
+    module: Any  #: the module of TVM
+    image: Buffer  #: images of one batch, NHWC
+    weights: Buffer  #: all constants in one array
+    output: Buffer  #: outputs of one batch, NHWC with padded channels
+    arena: Buffer  #: one array for all other tensors
 
     @property
     def parameters(self) -> list[Buffer]:
-        """The parameters of the function, in order."""
+        """The parameters of the function, in order: image, weights, output, arena."""
         return [self.image, self.weights, self.output, self.arena]
 
 
@@ -64,8 +64,8 @@ def link(
     """Return a network for this process, linked from compiled operators.
 
     Args:
-        steps: Calls, in order.
-        compiled: Compiled kernels.
+        steps: Function calls of the network, in order.
+        compiled: The compiled operator of each kernel in ``steps``.
         kernels: Kernels of the network's dtype.
         target: TVM's target.
     """
@@ -85,7 +85,7 @@ def build(
     kernels: Kernels,
     target: Any,
 ) -> LinkedNetwork:
-    """Return a network that can be exported, with its operators compiled again.
+    """Return a network that can be exported, with its operators compiled again; see ``link``.
 
     A loaded library finds its own functions only by symbol, and TVM declares a symbol at every
     call: each call needs its own function.
@@ -126,10 +126,12 @@ def _network(
 
 
 def object_files(module: Any) -> bytes:
-    """Return the content of a ``.tar`` of a module's object files; equal code, equal bytes.
+    """Return the content of a ``.tar`` of a module's object files.
+
+    Equal code gives equal bytes.
 
     Args:
-        module: Module of a network from ``build``.
+        module: ``LinkedNetwork.module`` from ``build``.
     """
     file = io.BytesIO()
     with tempfile.TemporaryDirectory(prefix="hwnas-tvm-") as folder:
@@ -149,12 +151,12 @@ def shared_library(objects: bytes, compiler: str) -> bytes:
     """Return the content of a shared library linked from object files.
 
     Args:
-        objects: ``.tar`` from ``object_files``.
-        compiler: Compiler that links for the target; empty: this machine's.
+        objects: Content of a ``.tar`` from ``object_files``.
+        compiler: Compiler that links for the target; empty: see ``find_compiler``.
 
     Raises:
         ConfigError: the compiler is not installed.
-        CompileError: linking fails.
+        CompileError: the ``.tar`` cannot be read or has other files, or linking fails.
     """
     command = find_compiler(compiler)
     with tempfile.TemporaryDirectory(prefix="hwnas-tvm-") as folder:
@@ -170,13 +172,25 @@ def shared_library(objects: bytes, compiler: str) -> bytes:
                     paths.append(Path(folder, Path(member.name).name))
                     paths[-1].write_bytes(cast(IO[bytes], archive.extractfile(member)).read())
             cc.create_shared(str(library), [str(path) for path in paths], cc=command)
-        except (tarfile.TarError, RuntimeError) as error:
-            raise CompileError(f"{command} cannot link a library: {error}"[:300]) from None
+        except tarfile.TarError as error:
+            raise CompileError(
+                f"The archive of object files (.tar) cannot be read: {error}. Export the network "
+                "again."
+            ) from None
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise CompileError(
+                f"{command} cannot link a library. Check target.tvm.cc and target.tvm.mtriple. It "
+                f"reports: {reason}"
+            ) from None
         return library.read_bytes()
 
 
 def pack(constants: Sequence[Array], unit: str) -> Array:
-    """Return the constants of a network in one array ``(n,)`` of dtype ``unit``, aligned."""
+    """Return the bytes of all ``constants`` in one array ``(n,)`` of dtype ``unit``.
+
+    Each begins at a multiple of 64 bytes.
+    """
     packed = b"".join(array.tobytes().ljust(_aligned(array.nbytes), b"\0") for array in constants)
     return np.frombuffer(packed or bytes(_ALIGNMENT), unit)
 
@@ -186,9 +200,12 @@ def plan_arena(
 ) -> tuple[dict[str, int], int]:
     """Return the offset of each tensor in an arena, by name, and the arena's size.
 
-    All are in the unit of ``sizes``. An arena is one array for all tensors of a network.
-    Tensors that live at the same time do not overlap. Large ones are placed first, each at the
-    lowest free offset.
+    An arena is one array for all tensors of a network. Tensors that live at the same time do not
+    overlap. Large ones are placed first, each at the lowest free offset.
+
+    Args:
+        steps: Operators or function calls, in order of execution.
+        sizes: Size of each tensor by name; offsets and the arena's size are in the same unit.
 
     Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020,
     https://arxiv.org/abs/2001.03288 (greedy by size).

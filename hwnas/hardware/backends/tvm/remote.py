@@ -38,14 +38,15 @@ from hwnas.hardware.timing import Timer
 
 
 def request_device(remote: Remote, deadline: float, silent: Sequence[str]) -> tuple[str, int, str]:
-    """Return address, port and key of a free device; wait for one until the deadline.
+    """Return host, port and session key of a free device; wait for one until the deadline.
 
-    TVM's own client may wait for ever.
+    TVM's own client has no deadline.
 
     Args:
         remote: The tracker, and the key of the devices.
-        deadline: End of the wait, on the monotonic clock.
-        silent: Addresses that the tracker named before and that did not answer, for the message.
+        deadline: End of the wait, as a value of ``time.monotonic()``.
+        silent: Addresses (``HOST:PORT``) that the tracker gave earlier and that did not answer, for
+            the message.
 
     Raises:
         DeviceError: no device is free in time, or the tracker does not answer or refuses the key.
@@ -61,7 +62,8 @@ def request_device(remote: Remote, deadline: float, silent: Sequence[str]) -> tu
     if code != base.TrackerCode.SUCCESS:
         raise DeviceError(
             f"The tracker at rpc.tracker={remote.tracker} refuses rpc.key={remote.key}: {reply}. "
-            "Check the key with: python -m tvm.exec.query_rpc_tracker."
+            "List the keys with: python -m tvm.exec.query_rpc_tracker "
+            f"--host {remote.tracker.rpartition(':')[0]} --port {remote.tracker.rpartition(':')[2]}"
         )
     host, port, key = reply
     return host, port, key
@@ -114,9 +116,17 @@ _SESSION, _RENEW = 1.5, 0.5
 
 @final
 class RemoteDevice:
-    """A device that registers at a tracker under a key; any free one is used."""
+    """A device that registers at a tracker under a key; any free one is used.
 
-    by_library = True
+    If a session with it ends, the next use requests a device again. Every method that uses the
+    device may raise ``DeviceError`` if it does not answer, ``CompileError`` if it reports an error.
+
+    Raises:
+        ConfigError: the compiler that links for the device is not installed.
+        DeviceError: the tracker does not answer, or no device is free in time.
+    """
+
+    by_library = True  #: modules are linked to libraries and uploaded
 
     def __init__(self, settings: TvmSettings, remote: Remote, threads: int = 1):
         find_compiler(settings.cc)  # before a device is requested
@@ -124,7 +134,7 @@ class RemoteDevice:
         self._connection: _RpcConnection | None = self._connect()
 
     def load(self, module: Any) -> "_RemoteObject":
-        """Return a compiled module, linked here and loaded on the device.
+        """Return a compiled module, linked here; it is uploaded at its first use.
 
         Raises:
             CompileError: it cannot be linked.
@@ -132,27 +142,33 @@ class RemoteDevice:
         return self._library(self.link(linker.object_files(module)))
 
     def load_file(self, path: Path) -> "_RemoteObject":
-        """Return the module of a library file, loaded on the device."""
+        """Return the module of a library file; it is uploaded at its first use."""
         return self._library(path.read_bytes())
 
     def link(self, objects: bytes) -> bytes:
-        """Return the content of a shared library for the device, linked from a ``.tar``."""
+        """Return the content of a shared library for the device, linked here.
+
+        ``objects`` is the content of a ``.tar`` of object files.
+
+        Raises:
+            CompileError: the files cannot be linked.
+        """
         return linker.shared_library(objects, self._settings.cc)
 
     def tensor(self, array: NDArray[Any]) -> "_RemoteObject":
-        """Return a tensor on the device."""
+        """Return a tensor with the content of ``array``; it is uploaded at its first use."""
         copy = np.array(array)
         return _RemoteObject(lambda connection: tvm.runtime.tensor(copy, connection.device))
 
     def array(self, tensor: "_RemoteObject") -> NDArray[np.float32]:
-        """Return the content of a tensor on the device, same shape."""
+        """Return the content of a tensor of the device as an array of the same shape."""
         # No new session here: the tensor would have its initial content in it.
         return self._ask(lambda connection: np.array(connection.value(tensor).numpy()))
 
     def call(
         self, module: "_RemoteObject", name: str, arguments: Sequence["_RemoteObject"]
     ) -> None:
-        """Run one of a module's functions."""
+        """Run the function ``name`` of a module on the device, for at most ``timeout_s``."""
 
         def run(connection: _RpcConnection) -> None:
             connection.value(module)[name](*connection.values(arguments))
@@ -163,7 +179,10 @@ class RemoteDevice:
     def timer(
         self, module: "_RemoteObject", name: str, arguments: Sequence["_RemoteObject"]
     ) -> Timer:
-        """Return a timer that runs on the device, without the network latency."""
+        """Return a timer of the function ``name`` of a module: seconds for ``n`` calls.
+
+        The device measures the time; communication with it is not included.
+        """
 
         def run(n: int) -> float:
             self._renew()
