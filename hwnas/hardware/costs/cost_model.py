@@ -14,22 +14,26 @@ from hwnas.tasks.metrics import builtin
 class LayerCost:
     """Cost of one operator, as scheduled by a compiler or predicted by a model."""
 
-    name: str
+    name: str  #: name of the operator in its network
     operator: str  #: type of the operator, with its shapes if known
     placement: str  #: ``NPU`` or ``CPU``; empty if unknown
-    cycles: float  #: 0 where unknown
-    macs: int  #: of the whole batch
-    latency_ms: float | None = None  #: ``None`` if unknown
+    cycles: float  #: clock cycles for the whole batch; 0 if unknown
+    macs: int  #: multiply-accumulates of the whole batch
+    latency_ms: float | None = None  #: latency for the whole batch; ``None`` if unknown
     bound: str = ""  #: limiting resource, if known: ``compute``, ``memory`` or ``launch``
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The metrics of one network on one target, with details."""
+    """The metrics of one network on one target, with details.
+
+    Latency and energy are those of an inference, that is, of the whole batch.
+    """
 
     figures: Quantities  #: metrics by name, which ends with the unit: ``latency_ms``
-    details: Mapping[str, float] = field(default_factory=dict)  #: other numbers by column name
-    layers: tuple[LayerCost, ...] = ()  #: empty if unknown
+    #: other numbers by column of result files, such as ``cycles`` or ``power_active_w``
+    details: Mapping[str, float] = field(default_factory=dict)
+    layers: tuple[LayerCost, ...] = ()  #: costs of operators in order; empty if unknown
     reason: str = ""  #: reason why the target cannot run the network; empty if it can
     #: metrics of each segment of a network with early exits, compiled separately; else empty
     segments: tuple[Quantities, ...] = ()
@@ -37,7 +41,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class CompiledFile:
-    """A compiled file, and its cost."""
+    """A compiled file, and the cost of its network."""
 
     artefact: bytes  #: content of the file
     cost: Cost
@@ -46,11 +50,11 @@ class CompiledFile:
 class CostModel(Protocol):
     """Returns the cost of a genotype on a target."""
 
-    #: Number of genotypes that a sampler may cost per proposal; ``None``: unlimited.
+    #: Number of genotypes whose cost a sampler may request for one proposal; ``None``: unlimited.
     max_cost_queries: int | None
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype.
+        """Return the cost of one genotype; ``Cost.reason`` is set if the target cannot run it.
 
         Raises:
             CompileError: the target's compiler cannot compile the network.
@@ -69,11 +73,11 @@ _DERIVED = builtin.THROUGHPUT_NAME  # derived from the total latency
 
 
 def cost_by_segment(graph: Graph, cost: Callable[[Graph], Cost]) -> Cost:
-    """Return the cost of a network, as the sum of its segments if it has exits.
+    """Return the cost of a network; with early exits, that of running all segments.
 
     Args:
-        graph: Its graph.
-        cost: Cost of a network without exits, or of a segment.
+        graph: Graph of the network.
+        cost: Returns the cost of a graph without exits, or of a segment.
     """
     return sequential_cost([cost(segment) for segment in split_at_exits(graph)])
 
@@ -81,7 +85,8 @@ def cost_by_segment(graph: Graph, cost: Callable[[Graph], Cost]) -> Cost:
 def sequential_cost(costs: Sequence[Cost]) -> Cost:
     """Return the cost of a network that runs all segments: the worst case of early exits.
 
-    Throughput, which depends on the total latency, and metrics that a segment lacks are left out.
+    ``costs`` are those of the segments in order; a single one is returned unchanged. Metrics are
+    combined by ``combine_quantities``; throughput, and metrics that a segment lacks, are left out.
     """
     if len(costs) == 1:
         return costs[0]
@@ -99,7 +104,8 @@ def sequential_cost(costs: Sequence[Cost]) -> Cost:
 def combine_quantities(name: str, figures: Sequence[Quantity]) -> Quantity:
     """Return a metric of a network from those of its segments, all of which run.
 
-    It is the maximum for memories that segments share, else the sum.
+    It is the maximum for ``sram_kib`` and ``dram_kib``, which segments share, else the sum. Its
+    source is ``modelled`` if sources differ, or the metric is not one of the base costs.
     """
     if name in _MAXIMA:
         largest = max(figures, key=lambda figure: figure.value)

@@ -22,10 +22,19 @@ if TYPE_CHECKING:
 def host_cost(
     graph: Graph, target: Target, latency: Quantity, measured: "MeasuredEnergy | None" = None
 ) -> Cost:
-    """Return the cost of a fused network from its latency (ms), and its energy if measured.
+    """Return the cost of a fused network on a CPU or GPU.
 
-    Latency and energy are those of a whole batch. ``sram_kib`` is the peak size of activations and
-    ``flash_kib`` the size of weights; on these targets both are modelled from shapes.
+    ``sram_kib`` is the peak size of activations and ``flash_kib`` the size of weights, both
+    modelled from shapes.
+
+    Args:
+        graph: The fused network.
+        target: The target, with ``power``.
+        latency: Latency of a batch in ms.
+        measured: Measured energy of a batch; ``None``: it is modelled as power times latency.
+
+    Raises:
+        ConfigError: the roofline of a target whose power is per device has no rate for the dtype.
     """
     assert target.power is not None
     load_ms = None
@@ -50,15 +59,20 @@ def host_cost(
 
 
 def dtype_of(graph: Graph, target: Target) -> str:
-    """Return the dtype in which a target runs a network: the network's choice, or the target's."""
+    """Return the dtype in which a target runs a network: the graph's own, else the target's."""
     return graph.dtype or target.dtype
 
 
 def fused_graph(graph: Graph, target: Target) -> Graph:
     """Return a graph as a target executes it: with fused additions, dtype and batch size.
 
-    The network's choices take precedence over the target's; operators have a number of threads only
-    if the network chose one. In int8, additions are fused only for backends that do so.
+    Dtype, batch size and threads of the graph take precedence over the target's. Operators have a
+    number of threads only if the graph has one. In int8, additions are fused only for backends with
+    ``fuses_add``, and operators marked ``in_float`` stay in float32.
+
+    Args:
+        graph: The graph, not fused.
+        target: The target.
     """
     dtype, batch = dtype_of(graph, target), graph.batch or target.batch
     if dtype != "int8" or backends.get(target.runtime).fuses_add:
@@ -80,7 +94,14 @@ def _node_dtype(node: Node) -> str:
 
 @final
 class MeasuredCostModel:
-    """A cost model that compiles and times every candidate on its device."""
+    """A cost model that compiles and times every candidate on its device.
+
+    Args:
+        worker: Worker processes of the device.
+        target: The target.
+        lower: Returns the graph of a genotype, fused and in the target's dtype.
+        plan: Returns the compilation plan of an operator.
+    """
 
     max_cost_queries: int | None = 0  # it measures every network
 
@@ -94,7 +115,9 @@ class MeasuredCostModel:
         self._worker, self._target, self._lower, self._plan = worker, target, lower, plan
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype.
+        """Return the cost of one genotype; the latency of each segment is measured.
+
+        ``Cost.details`` has ``latency_drifted``: 1 if the speed of the device changed meanwhile.
 
         Raises:
             CompileError: the compiler cannot compile the network, crashes or hangs.
@@ -109,10 +132,13 @@ class MeasuredCostModel:
         return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})
 
     def interleaved(self, genotype: Genotype, other: Genotype) -> "InterleavedTimings":
-        """Return the latencies of two genotypes, timed in turns.
+        """Return the latencies of two genotypes without exits, timed in turns.
+
+        Only for runtimes without compilation plans.
 
         Raises:
-            CompileError: the compiler cannot compile one of them, crashes or hangs.
+            CompileError: the compiler cannot compile one of them, crashes or hangs, or the runtime
+                needs compilation plans.
             DeviceError: no device answers.
         """
         return self._worker.interleaved_networks(self._lower(genotype), self._lower(other))

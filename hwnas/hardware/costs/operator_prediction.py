@@ -28,19 +28,19 @@ _MIN_STD = 0.3
 @final
 @dataclass(frozen=True)
 class OperatorPredictions:
-    """Timed operators, and predictions of others."""
+    """Timed operators, and a Gaussian process that predicts the latency of others."""
 
-    known_ms: Mapping[OpSpec, float]  #: timed operators with their latency in ms
-    mean: Array  #: of the d features, ``(d,)``
-    std: Array  #: of the d features, ``(d,)``
-    fitted: Hyperparameters  #: of the logarithm of the latency
+    known_ms: Mapping[OpSpec, float]  #: latency in ms of each timed operator
+    mean: Array  #: mean of each of the d features, ``(d,)``
+    std: Array  #: standard deviation of each feature, at least 0.3, ``(d,)``
+    fitted: Hyperparameters  #: hyperparameters for the logarithm of the latency
 
     @classmethod
     def of(cls, known_ms: Mapping[OpSpec, float]) -> "OperatorPredictions":
-        """Return predictions that are fitted to timed operators.
+        """Fit the process to timed operators; hyperparameters to 300 random ones of them at most.
 
         Args:
-            known_ms: The latency of each in ms.
+            known_ms: Latency of each timed operator in ms.
         """
         known_ms = {op: known_ms[op] for op in sorted(known_ms, key=str)}
         x = np.stack([_features(op) for op in known_ms])
@@ -52,11 +52,13 @@ class OperatorPredictions:
     def predict(
         self, ops: Iterable[OpSpec], without: Collection[OpSpec] = ()
     ) -> dict[OpSpec, tuple[float, float, float]]:
-        """Return by operator its latency, and the lower and upper end of its 95 % interval, in ms.
+        """Return the predicted latency in ms by operator, and the ends of its 95 % interval.
+
+        Each value is ``(latency, lower end, upper end)``. Timed operators are predicted, too.
 
         Args:
             ops: The operators to predict.
-            without: Timed operators to leave out.
+            without: Timed operators that predictions must not use.
         """
         requested = [*ops]
         if not requested:

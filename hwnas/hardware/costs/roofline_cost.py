@@ -33,31 +33,34 @@ Limit = Literal["compute", "memory", "launch"]
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """Latency of one operator for its whole batch, and its limiting resource."""
+    """Times of one operator for its whole batch, in ms, and its limiting resource."""
 
-    compute_ms: float  #: the longer of multiply-accumulates and elementwise operations
+    compute_ms: float  #: arithmetic: the longer of multiply-accumulates and elementwise operations
     on_chip_ms: float  #: traffic of on-chip memory
     off_chip_ms: float  #: traffic of off-chip memory
     launch_ms: float  #: start of the operator
 
     @property
     def memory_ms(self) -> float:
-        """The longer of on-chip and off-chip traffic."""
+        """The longer of ``on_chip_ms`` and ``off_chip_ms``."""
         return max(self.on_chip_ms, self.off_chip_ms)
 
     @property
     def busy_ms(self) -> float:
-        """The longer of arithmetic and traffic."""
+        """The longer of ``compute_ms`` and ``memory_ms``."""
         return max(self.compute_ms, self.memory_ms)
 
     @property
     def latency_ms(self) -> float:
-        """Start, plus the longer of arithmetic and traffic."""
+        """Latency of the operator, the sum of ``launch_ms`` and ``busy_ms``."""
         return self.launch_ms + self.busy_ms
 
     @property
     def limit(self) -> Limit:
-        """The longest of arithmetic, traffic and start."""
+        """The longest of ``compute_ms``, ``memory_ms`` and ``launch_ms``, as a word.
+
+        It is ``compute``, ``memory`` or ``launch``.
+        """
         if self.launch_ms >= self.busy_ms:
             return "launch"
         return "compute" if self.compute_ms >= self.memory_ms else "memory"
@@ -66,13 +69,13 @@ class OperatorTime:
 def operator_bound(
     op: OpSpec, roofline: Roofline, weights_off_chip: bool = True, bits: float = NATIVE_BITS
 ) -> OperatorTime:
-    """Return the latency of an operator by the roofline, for its whole batch.
+    """Return the times of an operator by the roofline, for its whole batch.
 
     Args:
         op: The operator.
         roofline: Peak rates and memory sizes.
-        weights_off_chip: Its weights are read from off-chip memory.
-        bits: Bits of each int8 weight.
+        weights_off_chip: True if weights are read from off-chip memory, False: from on-chip memory.
+        bits: Mean number of bits of an int8 weight in memory.
 
     Raises:
         ConfigError: the roofline has no peak rate for the operator's dtype.
@@ -100,9 +103,10 @@ def operator_bound(
 def traffic_bytes(
     op: OpSpec, roofline: Roofline, weights_off_chip: bool, bits: float = NATIVE_BITS
 ) -> tuple[int, int]:
-    """Return the bytes that an operator moves to or from on-chip and off-chip memory.
+    """Return the bytes that an operator moves for its whole batch: on-chip, and off-chip.
 
-    Activations that do not fit on chip together are also moved off chip.
+    If its activations together exceed ``on_chip_kib``, they are also moved off chip. The arguments
+    are those of ``operator_bound``.
     """
     activations, weights = activation_bytes(op), parameter_bytes(op, bits)
     spilled = activations if activations > roofline.on_chip_kib * 1024 else 0
@@ -172,10 +176,10 @@ class RooflineCostModel:
         self._target, self._roofline, self._lower = target, target.roofline, lower
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the base costs of a network, and latency and limit of its operators.
+        """Return the modelled cost of one genotype, see ``network_cost``.
 
         Raises:
-            ConfigError: the target has neither energy nor power, or no rate for the dtype.
+            ConfigError: see ``network_cost``.
         """
         return cost_by_segment(
             self._lower(genotype), lambda each: network_cost(each, self._target, self._roofline)
@@ -199,7 +203,10 @@ def _weights_off_chip(graph: Graph, roofline: Roofline) -> bool:
 
 
 def network_cost(graph: Graph, target: Target, roofline: Roofline) -> Cost:
-    """Return the cost of a fused network on a target.
+    """Return the modelled cost of a fused network on a target, with the cost of each operator.
+
+    ``Cost.details`` has the parts of the energy, and ``compute_bound_ms``, ``memory_bound_ms`` and
+    ``launch_bound_ms``, the total latency of the operators with each ``OperatorTime.limit``.
 
     Raises:
         ConfigError: the target has neither energy nor power, or no rate for the dtype.

@@ -28,7 +28,7 @@ from hwnas.models.spaces import Genotype
 if TYPE_CHECKING:
     from hwnas.hardware.costs.operator_prediction import OperatorPredictions
 
-COVERAGE = 0.95  #: coverage of the interval
+COVERAGE = 0.95  #: minimum probability that an interval covers the measured latency
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class LatencyFeatures:
     """The features that predict a network's latency."""
 
     operators_ms: float  #: sum of the latencies of isolated operators
-    n_operators: int
-    weights_kib: float  #: size of all weights
+    n_operators: int  #: number of operators
+    weights_kib: float  #: size of all weights, biases and scales
 
     def vector(self) -> NDArray[np.float64]:
-        """Return the features in the order of the coefficients."""
+        """Return the features ``(3,)`` in the order of the coefficients of ``Calibration``."""
         return np.array([self.operators_ms, self.n_operators, self.weights_kib], float)
 
 
@@ -69,28 +69,32 @@ class Calibration:
         return value, value * max(0.0, 1 - self.interval), value * (1 + self.interval)
 
     def with_interval(self, errors: Sequence[float]) -> "Calibration":
-        """Return the calibration with an interval from relative errors of networks not in the fit.
+        """Return a copy whose interval is set from relative errors of networks not in the fit.
 
-        If they are too few for ``COVERAGE``, the largest error is used.
+        The half width is the quantile of the absolute ``errors`` (0.05: 5 %) for ``COVERAGE``. If
+        there are fewer than 19, it is the largest one.
         """
         rank = min(len(errors), _rank(len(errors)))
         return replace(self, interval=sorted(errors)[rank - 1], n_interval=len(errors))
 
     @property
     def coverage(self) -> float:
-        """Minimum probability that the interval covers a similar network, in [0, 1]."""
+        """Minimum probability that the interval covers a similar network, in [0, 1].
+
+        Below ``COVERAGE`` if fewer than 19 networks set the interval.
+        """
         n = self.n_interval
         return min(n, _rank(n)) / (n + 1)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
+        """Return the fields by name, as ``calibration.json`` of a latency table has them."""
         return asdict(self)
 
 
 def latency_features(graph: Graph, latencies_ms: Mapping[OpSpec, float]) -> LatencyFeatures:
     """Return the latency features of a fused network.
 
-    ``latencies_ms`` has the latency of each of its operators.
+    ``latencies_ms`` has the latency in ms of each of its operators, isolated.
     """
     return LatencyFeatures(
         sum(latencies_ms[node.op] for node in graph),
@@ -109,8 +113,8 @@ def calibrate(
     probability ``COVERAGE``, for any distribution of errors.
 
     Args:
-        fitted: Features and measured latency in ms of networks for the fit.
-        interval: Features and latency of other networks, at least 19.
+        fitted: Features and measured latency in ms of networks, for ``fit_calibration``.
+        interval: Features and measured latency in ms of other networks, at least 19.
 
     Raises:
         ValueError: ``interval`` has too few networks.
@@ -134,9 +138,10 @@ def _rank(n: int) -> int:
 
 
 def fit_calibration(known: Sequence[tuple[LatencyFeatures, float]]) -> Calibration:
-    """Return non-negative least-squares coefficients of relative errors, without an interval.
+    """Return coefficients fitted by non-negative least squares of relative errors.
 
-    The tenth of the networks with the largest errors is left out, as they may be disturbed.
+    The interval is 0. The tenth of the networks with the largest errors is left out, as they may be
+    disturbed.
 
     Args:
         known: Features and measured latency in ms of networks.
@@ -176,7 +181,7 @@ class TableCostModel:
             target: The target of the table.
             lower: Returns the fused graph of a genotype.
             spaces: Names of the search spaces.
-            command: Command that measures what the table lacks, for messages.
+            command: Command line that measures what the table lacks, for messages.
 
         Raises:
             TableError: the table is not calibrated for one of them.
@@ -196,10 +201,10 @@ class TableCostModel:
         self._timed = {op: self._latencies[op] for op in table.plans()} if has_predictions else {}
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype.
+        """Return the cost of one genotype, with the latency from the table.
 
         Raises:
-            TableError: the table lacks operators of the network, and has no predictions of them.
+            TableError: the table lacks operators of the network, and is not one that predicts them.
         """
         return cost_by_segment(
             self._lower(genotype),
@@ -207,7 +212,11 @@ class TableCostModel:
         )
 
     def latency(self, graph: Graph, space: str) -> Quantity:
-        """Return the latency of a fused network of a space in ms, with its interval.
+        """Return the latency of a fused network in ms, with its 95 % interval.
+
+        Args:
+            graph: The network, without exits.
+            space: Name of its search space, whose calibration applies.
 
         Raises:
             TableError: see ``cost``.

@@ -30,7 +30,8 @@ class Dot:
         return f"hwnas_{self.feature.replace('-', '')}_{self.lanes}x{self.group}"
 
 
-#: The fastest first. Activations are unsigned if the instruction needs one unsigned operand.
+#: Supported instructions, the fastest first. Activations are unsigned if the instruction needs one
+#: unsigned operand.
 DOTS = (
     Dot("avx512vnni", "llvm.x86.avx512.vpdpbusd.512", 16, 4, "uint8", "int8"),
     Dot("avx512bw", "llvm.x86.avx512.pmaddw.d.512", 16, 2, "uint8", "int16", False),
@@ -45,7 +46,7 @@ def best(features: Iterable[str], lanes: int) -> Dot | None:
 
     Args:
         features: CPU features as LLVM names them.
-        lanes: Float32 values in a vector.
+        lanes: Float32 values in a vector; the instruction must have as many sums.
     """
     there = {*features}
     found = (dot for dot in DOTS if dot.feature in there and dot.lanes == lanes)

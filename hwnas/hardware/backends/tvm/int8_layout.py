@@ -35,7 +35,7 @@ MAGIC_BITS = 0x4B400000
 
 
 def padded(channels: int, lanes: int) -> int:
-    """Return the number of channels of a tensor in memory, with padding."""
+    """Return the number of channels in memory: 4 for up to four, else a multiple of ``lanes``."""
     return _FEW if channels <= _FEW else -(-channels // lanes) * lanes
 
 
@@ -46,7 +46,7 @@ def buffer(shape: Shape, batch: int, lanes: int, dot: Dot) -> Buffer:
 
 
 def inputs(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
-    """Return the input buffers of an operator, without its constants."""
+    """Return the buffers of an operator's one or two input activations, without constants."""
     op = flat(op)
     found = [buffer(op.in_shape, op.batch, lanes, dot)]
     if op.base == "mul":
@@ -63,7 +63,10 @@ def output(op: OpSpec, lanes: int, dot: Dot) -> Buffer:
 
 
 def constants(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
-    """Return the buffers of weight, bias and scales, or of the scales alone."""
+    """Return the buffers of weight, bias, factors by channel, and scales, in this order.
+
+    Only that of the scales, ``(N_SCALES,)``, if the operator has no weights.
+    """
     scales = Buffer((N_SCALES,), "float32")
     if not op.weight_shape:
         return [scales]
@@ -78,7 +81,7 @@ def constants(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
 
 
 def flat(op: OpSpec) -> OpSpec:
-    """Return a pointwise operator as one on a single row; other operators unchanged."""
+    """Return a pointwise operator with all pixels of the batch in one row; others unchanged."""
     if op.kernel > 1 or op.stride > 1 or op.depthwise or op.base not in ("conv2d", "linear"):
         return op
     c, h, w = op.in_shape
@@ -108,10 +111,10 @@ def pack(op: QuantisedOp, sources: list[Scale], lanes: int, dot: Dot) -> list[Ar
     """Return the constants of an operator in the layout of ``constants``.
 
     Args:
-        op: The operator with its weights; fused operators are in its node.
-        sources: Scales of its inputs.
-        lanes: Lanes of a vector.
-        dot: Dot product of the weights.
+        op: The operator with its weights; ``op.node`` has the fused operations.
+        sources: Scale and zero point of each of its inputs.
+        lanes: Float32 values in a vector register.
+        dot: Dot product instruction that reads the weights.
     """
     spec, scales = op.node.op, np.zeros(N_SCALES, np.float32)
     first, above = sources[0], shift(dot)
@@ -178,7 +181,7 @@ def is_depthwise(op: OpSpec) -> bool:
 
 
 def is_curved(op: OpSpec) -> bool:
-    """Return True if the activation function does more than limit the range of the output."""
+    """Return True if the fused activation does more than limit the range; False without one."""
     return bool(op.activation) and op.activation not in CLIPS
 
 

@@ -56,9 +56,9 @@ def define(op: OpSpec, lanes: int, dot: Dot) -> IRModule:
 
 
 def define_images(shape: Shape, batch: int, lanes: int, dot: Dot) -> IRModule:
-    """Return a module that quantises float32 images ``(N, H, W, C)``, in ``int8_layout``.
+    """Return a module whose function ``main`` quantises float32 images ``(N, H, W, C)``.
 
-    The result is int8, or uint8 (128 higher), as ``dot`` needs.
+    Its output is int8, or uint8 (128 higher) if ``dot`` reads uint8, in ``int8_layout``.
     """
     ((image,), _, rounded), c = edge("images", shape, batch, lanes, dot), shape[0]
     x, q = _placeholder(image, "x"), _scales()
@@ -71,14 +71,15 @@ def define_images(shape: Shape, batch: int, lanes: int, dot: Dot) -> IRModule:
 
 
 def define_answers(shape: Shape, batch: int, lanes: int, dot: Dot) -> IRModule:
-    """Return a module that converts a network's int8 outputs to float32."""
+    """Return a module whose function ``main`` converts a network's int8 outputs to float32."""
     (read,), _, _ = edge("answers", shape, batch, lanes, dot)
     x, q = _placeholder(read, "x"), _scales()
     out = te.compute(x.shape, lambda *i: (_float(x(*i)) - q[ZERO_IN]) * q[FACTOR], name="out")
     return _module([x, q, out])
 
 
-DEFINE = {"images": define_images, "answers": define_answers}  #: by ``kernels.Edge.kind``
+#: Functions that define the conversions, by ``kernels.Edge.kind``.
+DEFINE = {"images": define_images, "answers": define_answers}
 
 
 def _module(arguments: list[Tensor]) -> IRModule:

@@ -31,10 +31,10 @@ def plans(op: OpSpec, channels: int, cpu: Cpu, limit: int) -> list[Plan]:
 
 
 def apply(sch: Schedule, op: OpSpec, cpu: Cpu, plan: Plan, dot: Dot) -> None:
-    """Schedule an operator with a plan.
+    """Apply a plan to an operator.
 
     Args:
-        sch: Schedule of the operator.
+        sch: Schedule of the operator, which is changed.
         op: The operator.
         cpu: The CPU.
         plan: Plan from ``templates.plans``.

@@ -15,7 +15,7 @@ _FEW = 4  #: at most so many channels (of images) are not padded
 
 
 def padded(channels: int, lanes: int) -> int:
-    """Return the number of channels of a tensor in memory, with padding."""
+    """Return the number of channels in memory: a multiple of ``lanes``; up to four unchanged."""
     return channels if channels <= _FEW else -(-channels // lanes) * lanes
 
 
@@ -51,7 +51,10 @@ def input_shapes(op: OpSpec, lanes: int) -> list[tuple[int, ...]]:
 def pack(
     op: OpSpec, weight: NDArray[np.float32], bias: NDArray[np.float32], lanes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return weight and bias in the shapes of ``weight_shapes``, from torch's layout."""
+    """Return packed weight and bias, in the shapes of ``weight_shapes``.
+
+    ``weight`` and ``bias`` are in torch's layout.
+    """
     packed_shape, (c_out,) = weight_shapes(op, lanes)
     if op.base == "layernorm":
         full = np.zeros(c_out, np.float32)

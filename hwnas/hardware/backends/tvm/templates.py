@@ -23,24 +23,24 @@ class Cpu:
     """Properties of a CPU that schedules depend on."""
 
     lanes: int  #: float32 values in a vector
-    registers: int  #: vector registers
-    threads: int = 1
-    attention_rows: int = 4
+    registers: int  #: number of vector registers
+    threads: int = 1  #: threads of an inference
+    attention_rows: int = 4  #: rows of queries that attention computes at once
 
 
 @dataclass(frozen=True)
 class Tile:
     """Tiling of the output: the part that is accumulated in registers at once."""
 
-    rows: int
-    columns: int
+    rows: int  #: rows of pixels
+    columns: int  #: columns of pixels
     vectors: int  #: vectors of channels
     order: str = "weights"  #: one of ``ORDERS``
     border: str = "none"  #: one of ``BORDERS``
 
     @property
     def n_accumulators(self) -> int:
-        """Number of vector registers of the tile."""
+        """Number of vector registers that hold the tile."""
         return self.rows * self.columns * self.vectors
 
     def __str__(self) -> str:
@@ -49,17 +49,17 @@ class Tile:
 
 @dataclass(frozen=True)
 class Plan:
-    """The schedule of one operator; its text, in a latency table, is sufficient to repeat it."""
+    """The schedule of one operator; latency tables store its text, which ``parse`` reads."""
 
     tile: Tile | None  #: tile of convolutions and linear layers; ``None`` for other operators
-    parallel: bool = False  #: on all threads
+    parallel: bool = False  #: True if the operator runs on all threads
 
     def __str__(self) -> str:
         return f"{self.tile or 'plain'}{' parallel' * self.parallel}"
 
     @staticmethod
     def parse(text: str) -> "Plan":
-        """Return the plan of a text from ``str``.
+        """Return the plan of a text from ``str(plan)``.
 
         Raises:
             ValueError: it is not a plan.
@@ -77,13 +77,16 @@ class Plan:
 
 
 def plans(op: OpSpec, channels: int, cpu: Cpu, limit: int) -> list[Plan]:
-    """Return at most ``limit`` plans, the most promising first.
+    """Return about ``limit`` plans, the most promising first.
+
+    With several threads, each tile has a plan with and one without them. Operators that are neither
+    convolutions nor linear layers have one plan, or these two.
 
     Args:
         op: The operator.
         channels: Channels of the output in memory, see ``layout.padded``.
         cpu: The CPU.
-        limit: Maximum number of plans.
+        limit: Number of plans; an odd one may be exceeded by one.
     """
     threaded = (True, False) if cpu.threads > 1 else (False,)
     if op.base not in ("conv2d", "linear"):
@@ -94,7 +97,7 @@ def plans(op: OpSpec, channels: int, cpu: Cpu, limit: int) -> list[Plan]:
 
 
 def apply(sch: Schedule, op: OpSpec, cpu: Cpu, plan: Plan) -> None:
-    """Schedule an operator with a plan."""
+    """Apply a plan to the unscheduled operator ``op`` in ``sch``, which is changed."""
     if plan.tile is None:
         _schedule_plain(sch, op, cpu, plan.parallel)
     else:

@@ -14,17 +14,17 @@ class VelaSettings:
     """The section ``vela`` of a target: options of the compiler."""
 
     accelerator: str  #: configuration of the NPU, such as ethos-u55-128
-    system_config: str  #: section of ``config`` with clock and bandwidths
-    memory_mode: str  #: section of ``config`` with the use of memories
-    #: a configuration file that is shipped with Vela, or the path of your own
+    system_config: str  #: name of a section of ``config`` with clock and bandwidths
+    memory_mode: str  #: name of a section of ``config`` with the use of memories
+    #: configuration file: one that Vela ships, or the path of your own
     config: str = "Arm/vela.ini"
 
 
 def check_tools(target: Any, remote: object) -> None:
-    """Check that the configuration file of Vela exists.
+    """Check that ``target.vela.config`` exists; nothing is checked if Vela is not installed.
 
     Raises:
-        ConfigError: there is no such file, neither the user's nor one that Vela ships.
+        ConfigError: it is neither the path of a file nor a file that Vela ships.
     """
     config, package = target.section(VelaSettings).config, find_spec("ethosu")
     folders = [] if package is None else package.submodule_search_locations or []

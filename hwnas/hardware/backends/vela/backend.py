@@ -36,10 +36,10 @@ from hwnas.models.int8.quantised_network import QuantisedNetwork
 
 @final
 class VelaBackend:
-    """Networks for an Arm Ethos-U NPU.
+    """Backend of one target with an Arm Ethos-U NPU; see ``base.Backend``.
 
     Raises:
-        ConfigError: Vela does not know the target's settings, or its facts do not match them.
+        ConfigError: the target's settings do not suit Vela, see ``compiler.check_target``.
     """
 
     def __init__(self, target: Target):
@@ -48,7 +48,7 @@ class VelaBackend:
 
     @property
     def cost_models(self) -> CostModels:
-        """The cost models ``vela`` and ``roofline``."""
+        """Functions that create the cost models ``vela`` and ``roofline``, by name."""
         return {"vela": _estimates, "roofline": roofline}
 
     def check(self, graph: Graph) -> None:
@@ -60,20 +60,30 @@ class VelaBackend:
         tflite.check_writable(graph)
 
     def estimate(self, graph: Graph) -> Cost:
-        """Return Vela's estimate of a network with random weights, with its layers in ms."""
+        """Return Vela's estimate for a network with random weights, with the latency of each layer.
+
+        Raises:
+            CompileError: the network cannot be written as int8 TFLite, or Vela cannot compile it.
+        """
         tflite.check_writable(graph)
         return layers_in_ms(estimate(graph, self._target), self._target)
 
     def int8_session(self, network: QuantisedNetwork) -> Session:
-        """Return a session of LiteRT, close to the reference kernels that Ethos-U follows."""
+        """Return an int8 network, loaded on this machine by LiteRT.
+
+        Its results are close to those of the reference kernels that Ethos-U follows bit by bit.
+        """
         return LiteRTSession(tflite.write_tflite(network))
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "VelaArtefacts":
-        """Return the object that writes TFLite files and estimates their cost."""
+        """Return the object that writes TFLite files and estimates their cost by Vela.
+
+        ``bench`` and ``cost`` are not used.
+        """
         return VelaArtefacts(self._target)
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:
-        """Return an empty string: LiteRT runs on this host."""
+        """Return an empty string: LiteRT runs the files on this machine."""
         return ""
 
     def user_file(self) -> Path | None:
@@ -93,27 +103,38 @@ class VelaArtefacts:
         self._target = target
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the TFLite file before (``.tflite``) and after Vela (``_vela.tflite``)."""
+        """Return the TFLite file, ``.tflite``, and the one that Vela compiled, ``_vela.tflite``.
+
+        Raises:
+            CompileError: Vela cannot compile the network.
+        """
         assert network.int8 is not None
         tflite_file = tflite.write_tflite(network.int8)
         compiled = compile_tflite(tflite_file, network.graph, self._target)
         return {".tflite": tflite_file, "_vela.tflite": compiled.artefact}
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the files of ``build``: delivered files are the verified ones."""
+        """Return the files of ``build``: an export has them in addition."""
         return self.build(network)
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
-        """Return the outputs ``(n_images, n_outputs)`` on this host, and Vela's cost estimate."""
+        """Return the outputs ``(n_images, n_outputs)`` by LiteRT on this machine, and Vela's cost.
+
+        Raises:
+            CompileError: LiteRT cannot load the file, or Vela cannot compile it.
+        """
         content = files[".tflite"].read_bytes()
         session = LiteRTSession(content)
         outputs = np.concatenate([session.run(images) for images in batches])
         return outputs, compile_tflite(content, graph, self._target).cost
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
-        """Return Vela's cost estimate of the TFLite file, compiled again, and the result.
+        """Compile ``.tflite`` again by Vela; return the estimated cost and the compiled file.
 
-        Vela runs in another process, as the source of the file is unknown.
+        Vela runs in another process for at most 600 s, as the source of the file is unknown.
+
+        Raises:
+            CompileError: Vela cannot compile the file, crashes, or exceeds the limit.
         """
         content = files[".tflite"].read_bytes()
         compiled = compile_tflite(content, graph, self._target, _LIMIT_S)

@@ -65,12 +65,23 @@ class VelaCostModel:
         self._target, self._lower = target, lower
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the base costs of a network, and the cycles of its layers."""
+        """Return Vela's estimate of one genotype's cost, see ``estimate``.
+
+        Raises:
+            CompileError: Vela cannot compile the network.
+        """
         return estimate(self._lower(genotype), self._target)
 
 
 def estimate(graph: Graph, target: Target) -> Cost:
-    """Return the cost of a network with random weights; with exits, that of running to the end."""
+    """Return Vela's cost of a network with random weights; with exits, that of running to the end.
+
+    Layers have cycles; ``layers_in_ms`` adds their latency.
+
+    Raises:
+        CompileError: the network cannot be written as int8 TFLite, or Vela cannot compile it.
+        ConfigError: see ``compile_tflite``.
+    """
     return cost_by_segment(
         graph,
         lambda each: compile_tflite(write_tflite(random_int8_network(each)), each, target).cost,
@@ -83,14 +94,14 @@ def compile_tflite(
     """Return a TFLite file compiled for an Ethos-U target, and its cost.
 
     Args:
-        tflite: The content of the file.
-        graph: The graph of the file.
+        tflite: Content of the file.
+        graph: Graph of the same network, not fused: its MACs and parameters are counted.
         target: The target.
         limit_s: Time limit in seconds for a file from an unknown source: it is compiled in another
             process, as some files crash Vela. ``None``: in this process, without a limit.
 
     Raises:
-        CompileError: Vela cannot compile the file, or exceeds the limit.
+        CompileError: Vela cannot compile the file, crashes, or exceeds the limit.
         ConfigError: the target's clock differs from Vela's configuration, or weights are not in
             off-chip flash.
     """
@@ -114,15 +125,18 @@ def check_target(target: Target) -> None:
     """Check the Vela settings of a target by compiling a tiny network.
 
     Raises:
-        ConfigError: Vela does not know a setting, the target's clock or MACs per cycle do not
-            match, or weights are not in off-chip flash; the message names the option.
+        ConfigError: Vela refuses a setting; ``clock_mhz`` or ``peak_macs_per_cycle`` differs from
+            that of Vela's system or accelerator; or weights are not in off-chip flash.
     """
     work = Graph.of((Node("conv", OpSpec("conv2d+bn+relu", (8, 4, 4), (8, 4, 4), 3), (INPUT,)),))
     try:
         compile_tflite(write_tflite(random_int8_network(work)), work, target)
     except CompileError as error:
         reason = str(error).removeprefix(_REFUSES)
-        raise ConfigError(f"Target '{target.name}', target.vela: Vela reports: {reason}") from error
+        raise ConfigError(
+            f"Target '{target.name}': Vela refuses target.vela: {reason.rstrip('.')}. Correct its "
+            "accelerator, system_config, memory_mode or config."
+        ) from error
     accelerator = target.section(VelaSettings).accelerator
     if not accelerator.endswith(f"-{target.peak_macs_per_cycle}"):
         n_macs_per_cycle = accelerator.rpartition("-")[2]
@@ -135,7 +149,7 @@ def check_target(target: Target) -> None:
 
 
 def layers_in_ms(cost: Cost, target: Target) -> Cost:
-    """Return a cost with the latency of each layer in ms at the target's clock."""
+    """Return ``cost`` with ``latency_ms`` of each layer set, from its cycles at ``clock_mhz``."""
     assert target.clock_mhz is not None
     per_ms = target.clock_mhz * 1e3
     layers = tuple(replace(layer, latency_ms=layer.cycles / per_ms) for layer in cost.layers)
@@ -239,12 +253,19 @@ def _run_in_process(arguments: list[str], limit_s: float) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        raise CompileError(f"{_REFUSES}not finished after {limit_s:g} s") from None
+        raise CompileError(
+            f"{_REFUSES}not finished after {limit_s:g} s. If the file is from an export, export "
+            "the network again."
+        ) from None
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        raise CompileError(f"{_REFUSES}Vela was ended by the signal {name}.")
+        raise CompileError(
+            f"{_REFUSES}Vela was ended by the signal {name}. If the file is from an export, export "
+            "the network again."
+        )
     if done.returncode:
-        reason = _last_error(io.StringIO(done.stdout + done.stderr), done.returncode)
+        printed = io.StringIO(done.stdout + done.stderr)
+        reason = _last_error(printed, SystemExit(done.returncode))
         raise CompileError(f"{_REFUSES}{reason}")
 
 
@@ -304,23 +325,23 @@ def _fallback(layers: tuple[LayerCost, ...]) -> str:
 
 @dataclass(frozen=True)
 class TFLiteInterface:
-    """Operators, shapes and scales of a TFLite file with one input and one output.
+    """Operators, shapes and scales of a TFLite file with one int8 input and one int8 output.
 
     A real value is ``scale * (int8 - zero)``.
     """
 
     shape: tuple[int, int, int]  #: height, width and channels of the input
-    n_outputs: int
-    input_scale: float
-    input_zero: int
-    output_scale: float
-    output_zero: int
-    operators: Sequence[str]  #: types of operators, as TFLite names them
-    activation_bytes: int  #: largest size of all tensors that are live at the same time
+    n_outputs: int  #: number of values of the output
+    input_scale: float  #: scale of the input
+    input_zero: int  #: zero point of the input
+    output_scale: float  #: scale of the output
+    output_zero: int  #: zero point of the output
+    operators: Sequence[str]  #: types of its operators, as TFLite names them
+    activation_bytes: int  #: largest total size of tensors that are live at the same time
 
 
 def read_interface(content: bytes) -> TFLiteInterface:
-    """Return the interface of a TFLite file.
+    """Return the interface of a TFLite file from its content.
 
     Raises:
         CompileError: it has several inputs or outputs, or they are not int8.
@@ -336,7 +357,10 @@ def read_interface(content: bytes) -> TFLiteInterface:
         )
     image, output = graph.Tensors(graph.Inputs(0)), graph.Tensors(graph.Outputs(0))
     if {image.Type(), output.Type()} != {TensorType.INT8}:
-        raise CompileError("Input and output of the TFLite file must be int8.")
+        raise CompileError(
+            "Input and output of the TFLite file must be int8. Export the network again for a "
+            "target with int8 TFLite files."
+        )
     _, height, width, channels = (int(n) for n in image.ShapeAsNumpy())
     scales = [
         (float(t.Quantization().Scale(0)), int(t.Quantization().ZeroPoint(0)))

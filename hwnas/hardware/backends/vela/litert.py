@@ -14,7 +14,11 @@ from hwnas.core.errors import CompileError, short_reason
 
 @final
 class LiteRTSession:
-    """A loaded int8 TFLite network with one input.
+    """An int8 TFLite network with one input, loaded on this machine.
+
+    Args:
+        tflite: Content of the file.
+        n_threads: Threads of an inference.
 
     Raises:
         CompileError: LiteRT cannot load it.
@@ -38,11 +42,17 @@ class LiteRTSession:
         self._outputs = self._interpreter.get_output_details()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the last output ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``."""
+        """Return the last output ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
+
+        It is converted to float32.
+        """
         return self.outputs(images)[-1]
 
     def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """Return all outputs in the order of the file: ``(N, n_outputs)``, or ``(N, C, H, W)``."""
+        """Return all outputs for images ``(N, C, H, W)`` as float32, in the order of the file.
+
+        Each is ``(N, n_outputs)``, or ``(N, C, H, W)`` for features that the next segment reads.
+        """
         scale, zero_point = self._input["quantization"]
         quantised = np.clip(np.round(images / scale) + zero_point, -128, 127).astype(np.int8)
         nhwc = np.ascontiguousarray(quantised.transpose(0, 2, 3, 1))
@@ -62,7 +72,7 @@ def _real(output: Mapping[str, Any], integers: NDArray[np.int8]) -> NDArray[np.f
 
 
 def open_tflite(contents: Mapping[str, bytes]) -> LiteRTSession:
-    """Return a session of an exported TFLite file, ``contents[".tflite"]``.
+    """Return the network of an exported TFLite file, ``contents[".tflite"]``, on this machine.
 
     Raises:
         CompileError: LiteRT cannot load it.
