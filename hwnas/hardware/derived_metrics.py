@@ -21,13 +21,14 @@ from hwnas.tasks.metrics.registry import BASE_COSTS, all_metrics
 class DerivedMetrics:
     """Adds derived metrics to the metrics of a network on one target."""
 
-    target: Target
-    names: Sequence[str]  #: names of the derived metrics
+    target: Target  #: its ``facts`` are used
+    names: Sequence[str]  #: names of the derived metrics, such as ``throughput_ips``
 
     def __call__(self, figures: Quantities) -> dict[str, Quantity]:
-        """Return the metrics and the derived ones, by name; given metrics are not replaced.
+        """Return a copy of ``figures``, by name, with the derived metrics added.
 
-        Derived metrics whose inputs are unknown are left out.
+        Metrics in ``figures`` are not replaced. Derived metrics are left out if ``figures`` lacks a
+        metric that they are computed from.
         """
         result = dict(figures)
         for name in self.names:
@@ -37,10 +38,14 @@ class DerivedMetrics:
 
 
 def derived_metrics(target: Target, requested: Iterable[str]) -> DerivedMetrics:
-    """Return the derived metrics of a target: those requested, and those whose facts it has.
+    """Return the derived metrics of a target: those whose facts it has.
 
     Facts are the numbers in ``target.facts``, such as a price. Metrics that need no fact, such as
-    throughput, are added only on request.
+    throughput, are added only if they are requested.
+
+    Args:
+        target: The target.
+        requested: Names of metrics; other names, and metrics without their facts, are ignored.
     """
     explicit = {*requested}
     names = [
@@ -54,15 +59,16 @@ def derived_metrics(target: Target, requested: Iterable[str]) -> DerivedMetrics:
 
 
 def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
-    """Check ``target.facts``: their names, and that requested metrics have what they need.
+    """Check the names in ``target.facts``, and that it has the facts that metrics need.
 
     Args:
         target: The target of the search.
-        requested: Names of known metrics.
+        requested: Names of metrics, all of which exist.
         option: The option that requests them, for the message.
 
     Raises:
-        ConfigError: a fact is unknown, wrong or missing; the message says how to set it.
+        ConfigError: a fact is unknown, the ratio of p99 to median latency is below 1, or a fact
+            that a requested metric needs is missing.
     """
     known_facts = {fact: words for name in all_metrics() for fact, words in _facts(name).items()}
     for fact in target.facts:
@@ -83,15 +89,15 @@ def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
 
 
 def check_stated(target: Target, requested: Iterable[str], option: str) -> None:
-    """Check that a finished search had the facts that metrics need.
+    """Check that the target of a finished search has the facts that metrics need.
 
     Args:
-        target: The target of the search.
+        target: The target as the search recorded it.
         requested: Names of metrics; unknown names are ignored.
         option: The option that requests them, for the message.
 
     Raises:
-        ConfigError: a fact is missing; only a new search can have it.
+        ConfigError: a fact is missing; the search must be repeated with it.
     """
     for name in requested:
         for fact in _missing(name, target) if name in all_metrics() else ():
@@ -126,7 +132,12 @@ def _figure(name: str, figures: Quantities, target: Target) -> Quantity | None:
 
 @final
 class DerivedCostModel:
-    """A cost model that adds derived metrics to the costs of another."""
+    """A cost model that adds derived metrics to the costs of another.
+
+    Args:
+        model: The other cost model.
+        derive: Adds the derived metrics.
+    """
 
     def __init__(self, model: CostModel, derive: DerivedMetrics):
         self._model, self._derive = model, derive
@@ -150,16 +161,16 @@ class DerivedCostModel:
         return replace(cost, figures=self._derive(cost.figures))
 
 
-RATIO = "int8_over_float32"  #: column: int8 latency over float32 latency
-RATIOS = (RATIO, f"{RATIO}_low", f"{RATIO}_high")  #: with the 95 % interval
-LATENCY = "float32_latency_ms"  #: column: float32 latency of the same network
+RATIO = "int8_over_float32"  #: column of a network's int8 latency divided by its float32 latency
+RATIOS = (RATIO, f"{RATIO}_low", f"{RATIO}_high")  #: columns of the ratio and its 95 % interval
+LATENCY = "float32_latency_ms"  #: column of the float32 latency of the same network
 
 
 def ratio_columns(timings: InterleavedTimings) -> dict[str, float]:
-    """Return the float32 latency in ms and the ratio int8 / float32, each with its interval.
+    """Return the float32 latency in ms and the ratio int8 / float32, each with its 95 % interval.
 
     Keys are ``float32_latency_ms`` and ``int8_over_float32``, each also with ``_low`` and
-    ``_high``. ``timings`` has the int8 network first, and the same in float32 second.
+    ``_high``. ``timings`` has the network in int8 first, and in float32 second.
     """
     other, ratio = timings.second, timings.ratio
     return {
@@ -169,29 +180,29 @@ def ratio_columns(timings: InterleavedTimings) -> dict[str, float]:
 
 
 def int8_is_slower(columns: Mapping[str, float]) -> bool:
-    """Return True if a network is not faster in int8, by its ``ratio_columns``.
+    """Return True if the upper end of the ratio int8 / float32 is 1 or more.
 
     float32 is at least as accurate, so int8 must be faster even at the upper end of the interval.
-    False if the two were not timed in alternation.
+    ``columns`` are from ``ratio_columns``; False if they lack the ratio (it was not measured).
     """
     return columns.get(RATIOS[-1], 0.0) >= 1.0
 
 
 def describe_ratio(columns: Mapping[str, float]) -> str:
-    """Return the int8 latency relative to float32 as text, from its ``ratio_columns``."""
+    """Return the ratio int8 / float32 with its interval as text, from all ``ratio_columns``."""
     ratio, low, high = (columns[name] for name in RATIOS)
     return f"{ratio:.2f} times ({low:.2f} to {high:.2f}) as long as in float32, timed in turns"
 
 
 @final
 class FasterThanFloat:
-    """A cost model that makes networks infeasible that are not faster in int8 than in float32.
+    """A cost model that rejects networks that chose int8 but are not faster than in float32.
 
     Args:
         model: Cost model of the networks.
         in_float: Returns the same network in float32, or ``None`` if a network did not choose int8.
-        interleaved: Times two networks in alternation, if networks are measured. ``None`` compares
-            the two predictions of the model.
+        interleaved: Times two networks in turns. ``None``: the two latencies of ``model`` are
+            compared, int8 by the upper end of its interval.
     """
 
     def __init__(
@@ -204,9 +215,10 @@ class FasterThanFloat:
         self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype; if it chose int8, with the comparison in ``details``.
+        """Return the cost of one genotype.
 
-        ``Cost.reason`` is set if the network is not faster in int8.
+        If it chose int8, ``Cost.details`` has ``ratio_columns`` (without ``interleaved`` only
+        ``float32_latency_ms``), and ``Cost.reason`` is set if the network is not faster in int8.
 
         Raises:
             CompileError: the target's compiler cannot compile the network.
@@ -227,6 +239,7 @@ class FasterThanFloat:
             return columns, f"In int8 it takes {describe_ratio(columns)}." if slower else ""
         int8, float32 = (c.figures["latency_ms"] for c in (cost, self._model.cost(other)))
         reason = (
-            f"In int8 it takes {int8.value:.4g} ms, in float32 {float32.value:.4g} ({int8.source})."
+            f"In int8 it takes {int8.value:.4g} ms (up to {int8.upper:.4g}), in float32 "
+            f"{float32.value:.4g} ms ({int8.source})."
         )
         return {LATENCY: float32.value}, "" if int8.upper < float32.value else reason

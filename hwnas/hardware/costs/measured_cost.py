@@ -132,9 +132,7 @@ class MeasuredCostModel:
         return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})
 
     def interleaved(self, genotype: Genotype, other: Genotype) -> "InterleavedTimings":
-        """Return the latencies of two genotypes without exits, timed in turns.
-
-        Only for runtimes without compilation plans.
+        """Return the latencies of two genotypes, timed in turns.
 
         Raises:
             CompileError: the compiler cannot compile one of them, crashes or hangs, or the runtime

@@ -59,12 +59,12 @@ class MeasuredDevice:
 
     @cached_property
     def features(self) -> NetworkFeatures:
-        """Features of the measured networks."""
+        """Features of the measured networks, in their order."""
         return self._encoder(self.measured)
 
     @cached_property
     def predictor(self) -> DevicePredictor:
-        """The fitted latency model."""
+        """The latency model, fitted to ``measured`` at the first access."""
         return predictor.fit_device(self.features, self.ms, DevicePrior())
 
     def encoded(self, networks: Sequence[Graph]) -> NetworkFeatures:
@@ -81,18 +81,19 @@ class MeasuredDevice:
 
     @property
     def interval_half_width(self) -> float:
-        """Median relative half width of the intervals of the ``reference`` networks.
+        """Median of half width / latency of the intervals of the ``reference`` networks.
 
-        Measured networks have smaller intervals.
+        0.05 is 5 %. Measured networks have smaller intervals.
         """
         values, std = self.predictor.predict(self._encoder(self.reference))
         return float(np.median(self.predictor.interval_factor * std / values))
 
     def leave_one_out(self) -> dict[str, float]:
-        """Return the error of predicting each measured network from all others.
+        """Return the errors of predicting each measured network from all others.
 
         Keys are those of ``core.agreement`` (relative errors as fractions), and ``coverage``, the
-        fraction of networks inside their interval. The roofline is fitted again for each, too.
+        fraction of networks whose latency is in its 95 % interval. The model, with its roofline,
+        is fitted again for each network.
         """
         values, inside = [], 0
         for i, ms in enumerate(self.ms):
@@ -102,9 +103,10 @@ class MeasuredDevice:
         return agreement(values, self.ms) | {"coverage": inside / len(values)}
 
     def predict_without(self, index: int) -> tuple[float, float]:
-        """Return a measured network's latency as predicted from all others, in ms.
+        """Return the latency in ms that all other measured networks predict for one of them.
 
-        The second value is half the width of its interval, in ms.
+        The second value is half the width of its 95 % interval, in ms. ``index`` is the network's
+        index in ``measured``.
         """
         others = np.delete(np.arange(len(self.ms)), index)
         model = predictor.fit_device(self.features[others], self.ms[others], DevicePrior())
@@ -112,9 +114,10 @@ class MeasuredDevice:
         return float(value), float(model.interval_factor * std)
 
     def outlier(self) -> int | None:
-        """Return the index of the measured network that is an outlier.
+        """Return the index in ``measured`` of the network that deviates most, if it is an outlier.
 
-        ``None`` if none is, or if at most seven networks are measured.
+        An outlier differs from the prediction of all others by more than 1.5 half widths of its
+        interval and more than 15 %. ``None`` if it is none, or if at most seven are measured.
         """
         if len(self.ms) <= _MIN_FOR_OUTLIERS:
             return None
@@ -127,7 +130,7 @@ class MeasuredDevice:
         )
 
     def save(self, path: Path) -> None:
-        """Write the device file (JSON)."""
+        """Write the device file (JSON); an existing one is replaced."""
         content = {
             "format": _FORMAT,
             "setting": self.setting,
@@ -160,7 +163,8 @@ def load_device_file(path: Path) -> MeasuredDevice:
     """Return the measured device of a device file.
 
     Raises:
-        TableError: the file is missing or damaged, or has a newer format.
+        TableError: the file is missing or damaged, has a newer format, or has fewer than three
+            networks.
     """
     try:
         saved = read_json(_Saved, path, TableError, newest=_FORMAT)
@@ -181,12 +185,12 @@ def load_device_file(path: Path) -> MeasuredDevice:
 def select_first_networks(
     features: NetworkFeatures, n: int, prior: DevicePrior
 ) -> NDArray[np.intp]:
-    """Return the indices of the most informative networks for an unknown device, best first.
+    """Return the indices of the networks to measure first on a device, most informative first.
 
     Args:
-        features: Candidates.
-        n: Number of networks.
-        prior: Prior of the device.
+        features: Features of the candidate networks.
+        n: Number of networks; all are returned if there are fewer.
+        prior: Prior of the device's latency model.
     """
     blocks = KernelBlocks.of(features, prior.roofline.mean, prior.roofline.std)
     kernel = mixed_kernel(prior.process, blocks.grams(blocks))
@@ -196,13 +200,14 @@ def select_first_networks(
 def select_next_networks(
     features: NetworkFeatures, n: int, predictor: DevicePredictor, weights: Floats
 ) -> NDArray[np.intp]:
-    """Return the indices of the most informative networks for a device with measurements.
+    """Return the indices of the networks to measure next on a device, most informative first.
 
     Args:
-        features: Candidates.
-        n: Number of networks.
-        predictor: Latency model of the device.
-        weights: Weight of each network's variance.
+        features: Features of the candidate networks.
+        n: Number of networks; all are returned if there are fewer.
+        predictor: Latency model of the device, fitted to earlier measurements.
+        weights: Importance of each candidate, ``(n candidates,)``: the selection minimises the sum
+            of predicted variances with these weights.
     """
     blocks = KernelBlocks.of(features, predictor.parameters, predictor.prior.roofline.std)
     posterior = predictor.posterior

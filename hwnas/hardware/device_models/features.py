@@ -24,11 +24,12 @@ class NetworkFeatures:
         Each ``(n networks, its columns)``.
     """
 
-    coarse: Floats  #: work by class of operator, about 1 each
-    fine: Floats  #: work by class and resolution
+    coarse: Floats  #: work by class of operator, relative to its mean in the space
+    fine: Floats  #: work by class and resolution, relative to its mean in the space
     likeness: Floats  #: the fine features standardised, with a squared length of about 1
-    curves: Floats  #: latencies on other, known devices, relative to their means; may be empty
-    roofline: FittedRoofline  #: function from parameters of a device to latencies
+    #: latencies on other devices, each relative to its mean; no columns if there are none
+    curves: Floats
+    roofline: FittedRoofline  #: returns latencies from the parameters of a device
 
     def __len__(self) -> int:
         return len(self.fine)
@@ -39,15 +40,16 @@ class NetworkFeatures:
 
 @final
 class FeatureEncoder:
-    """Encodes networks of a space, scaled by networks that represent the space."""
+    """Returns features of networks, in units of the mean of networks that represent a space."""
 
     def __init__(self, work: OperatorWork, batch: int, curves: Floats | None = None):
         """Create an encoder.
 
         Args:
-            work: Work of networks that represent the space.
-            batch: Images of an inference.
-            curves: ``(n, devices)``, their latency on known devices, in any unit.
+            work: Work of the n networks that represent the space.
+            batch: Images per inference.
+            curves: Latencies of these networks on other devices, ``(n, devices)``, each device in
+                any unit; ``None``: there are none.
         """
         self._coarse = _Scaled.of(_coarse(work))
         self._fine = _Scaled.of(_fine(work))
@@ -57,7 +59,10 @@ class FeatureEncoder:
         self._scale = WorkUnit.of(work, batch)
 
     def __call__(self, work: OperatorWork, curves: Floats | None = None) -> NetworkFeatures:
-        """Return the features of networks from their work; ``curves`` as for the constructor."""
+        """Return the features of networks from their work.
+
+        ``curves`` are their latencies on the devices of the constructor, in the same units.
+        """
         fine = self._fine(_fine(work))
         standard = (fine - 1) / self._spread
         known = np.empty((len(work), 0)) if curves is None else curves

@@ -36,36 +36,38 @@ BANDWIDTHS = np.array([0, 1, 1, 1, 0, 0, 0, 2, 3])
 @final
 @dataclass(frozen=True)
 class OperatorWork:
-    """Computation and memory traffic of operators, for one image; rows are padded with -1.
+    """Computation and memory traffic of operators, for one image.
+
+    Networks with fewer operators are padded: ``kind`` is -1 there, and the other fields are 0.
 
     Shapes:
         All ``(n networks, n operators)``.
     """
 
-    kind: NDArray[np.intp]  #: index in ``CLASSES``, or -1
+    kind: NDArray[np.intp]  #: index in ``CLASSES``, or -1 for padding
     macs: Floats  #: multiply-accumulates
-    weights: Floats  #: elements that are read once per inference
-    moved: Floats  #: activation elements that are read and written
-    level: NDArray[np.intp]  #: number of times that the resolution was halved
+    weights: Floats  #: number of weights and biases, which are read once per inference
+    moved: Floats  #: number of activation elements that are read and written
+    level: NDArray[np.intp]  #: number of times that the image's resolution was halved
 
     @classmethod
     def of(cls, table: Floats) -> "OperatorWork":
-        """Return the work from a table ``(n networks, n operators, 5)`` of all fields."""
+        """Return the work from an array ``(n networks, n operators, 5)`` as ``table`` has it."""
         kind, macs, weights, moved, level = np.moveaxis(table, 2, 0)
         return cls(kind.astype(np.intp), macs, weights, moved, level.astype(np.intp))
 
     @property
     def table(self) -> Floats:
-        """All fields in one array, ``(n networks, n operators, 5)``."""
+        """The five fields in their order in one array, ``(n networks, n operators, 5)``."""
         return np.stack([self.kind, self.macs, self.weights, self.moved, self.level], 2)
 
     @classmethod
     def of_rows(cls, rows: Sequence[Sequence[Sequence[int]]]) -> "OperatorWork":
-        """Return the work from the result of ``rows``."""
+        """Return the work from lists as the method ``rows`` returns them."""
         return cls.of(_padded([np.array(row, float) for row in rows]))
 
     def rows(self) -> list[list[list[int]]]:
-        """Return for each network the five fields of each operator, without padding."""
+        """Return the five fields as integers, by network and operator, without padding."""
         return [row[row[:, 0] >= 0].astype(int).tolist() for row in self.table]
 
     def __len__(self) -> int:
@@ -82,7 +84,7 @@ def operator_work(networks: Sequence[Graph]) -> OperatorWork:
 
 
 def join_work(*works: OperatorWork) -> OperatorWork:
-    """Return the work of all networks of several ``works``, in order."""
+    """Return the work of all networks of several ``works``, one after another."""
     return OperatorWork.of(_padded([row for each in works for row in each.table]))
 
 
@@ -142,10 +144,10 @@ _MIN_FOR_ROBUST = 5  #: number of measurements from which the loss is robust
 @final
 @dataclass(frozen=True)
 class RooflinePrior:
-    """Normal prior of the logarithms of the parameters, in the order of ``PARAMETERS``."""
+    """Normal prior of the natural logarithms of the parameters, in the order of ``PARAMETERS``."""
 
-    mean: Floats  #: ``(13,)``
-    std: Floats  #: ``(13,)``
+    mean: Floats  #: means, ``(13,)``
+    std: Floats  #: standard deviations, ``(13,)``
 
 
 EXPECTED = RooflinePrior(*np.array([(np.log(value), std) for value, std in _PARAMETERS.values()]).T)
@@ -158,12 +160,13 @@ class WorkUnit:
 
     macs: float  #: multiply-accumulates of the whole batch
     operators: float  #: number of operators
-    moved: float  #: elements that an operator reads and writes, for the whole batch
+    #: elements (activations and weights) that its mean operator moves for the whole batch
+    moved: float
     batch: int  #: images per inference
 
     @classmethod
     def of(cls, work: OperatorWork, batch: int) -> "WorkUnit":
-        """Return the mean of the networks in ``work`` at a batch size."""
+        """Return the mean of the networks in ``work`` for ``batch`` images per inference."""
         operators = float((work.kind >= 0).sum(1).mean())
         moved = float((work.moved * batch + work.weights).sum(1).mean())
         return cls(float(work.macs.sum(1).mean()) * batch, operators, moved / operators, batch)
@@ -180,7 +183,7 @@ class FittedRoofline:
         ``(n networks, n operators)``; starts ``(n networks,)``.
     """
 
-    macs: Floats  #: in units of the mean network
+    macs: Floats  #: multiply-accumulates, in units of those of the mean network
     traffic: Floats  #: moved elements, in the same unit
     rate: NDArray[np.intp]  #: index of the operator's compute rate, see ``RATES``
     bandwidth: NDArray[np.intp]  #: index of the operator's bandwidth, see ``BANDWIDTHS``
@@ -210,9 +213,10 @@ class FittedRoofline:
         )
 
     def __call__(self, logs: Floats) -> tuple[Floats, Floats]:
-        """Return relative latencies ``(n,)`` and their gradients by parameter ``(n, 13)``.
+        """Return relative latencies ``(n,)`` and their gradients with respect to ``logs``.
 
-        ``logs`` are the logarithms of the parameters, ``(13,)``.
+        ``logs`` are the natural logarithms of the parameters in the order of ``PARAMETERS``,
+        ``(13,)``; the gradients are ``(n, 13)``.
         """
         rates, bandwidths = np.exp(np.append(0.0, logs[1:3])), np.exp(np.append(0.0, logs[4:7]))
         rate, moved, (spilled, on_chip) = np.exp(logs[0]), np.exp(logs[3]), np.exp(logs[7:9])
@@ -239,12 +243,13 @@ class FittedRoofline:
         return value, np.stack([*(slope * free for slope in slopes), *by_host], 1)
 
     def fit(self, ms: Floats, expected: RooflinePrior) -> Floats:
-        """Return the logarithms of the parameters, ``(13,)``, that fit measured latencies.
+        """Return the natural logarithms of the parameters, ``(13,)``, that fit latencies.
 
-        The method is robust least squares of relative errors, from several starting points.
+        The method is least squares of logarithms, from six starting points; with five or more
+        networks it is robust against outliers.
 
         Args:
-            ms: Latency of each network in ms.
+            ms: Measured latency of each network in ms, ``(n,)``.
             expected: Prior of the parameters.
         """
         target = np.log(ms / np.median(ms))

@@ -48,7 +48,7 @@ _SAME_IN_ALL = ("machine", "runtime", "provider")  #: columns that must have one
 class Measurements:
     """Usable measurements of a file."""
 
-    ms: Mapping[Genotype, float]  #: latency in ms
+    ms: Mapping[Genotype, float]  #: latency of a batch in ms, by network
     left_out: Sequence[str]  #: rows and networks that were left out, with the reason, one line each
 
 
@@ -68,14 +68,19 @@ def read_measurements(
 ) -> Measurements:
     """Return the latency of each network in CSV files, of kits or your own.
 
-    It is the mean of the two fastest measurements of the network, in ms for a whole batch.
+    It is the mean of the two fastest measurements of the network, in ms for a whole batch. Rows
+    that cannot be used are left out, and networks whose two fastest measurements differ by more
+    than ``allowed``.
 
     Networks are identified by the column ``genotype`` (JSON) and, for several spaces,
-    ``search_space``; or by the column ``model`` or ``file``: names in the ``kit.json`` beside the
-    CSV file, or paths, from its folder, of an export or of files of one or of a run's ``models``.
-    The latency column is named after its unit, such as ``latency_ms``,
-    ``latency (us)`` or ``milliseconds``; a rate, such as ``fps``, is converted. Values are
-    separated by commas; or by semicolons or tabs, and may have decimal commas then.
+    ``search_space``; or by the column ``model`` or ``file``. It has names of files in the
+    ``kit.json`` beside the CSV file; or paths, relative to the folder of the CSV file, of an
+    export's folder, of a file in one, or of a file in ``RUN/models``.
+
+    The latency column is named after its unit, such as ``latency_ms``, ``latency (us)`` or
+    ``milliseconds``; images per second, such as ``fps``, are converted. Values are separated by
+    commas; or by semicolons or tabs, and may have decimal commas then. Lines that begin with ``#``
+    are ignored.
 
     Args:
         paths: The files of one device, in the order of measurement.
@@ -84,8 +89,9 @@ def read_measurements(
         allowed: Allowed relative difference of repeated measurements of a network (0.03: 3 %).
 
     Raises:
-        TableError: a file cannot be read, has no unit or no usable row, the timer was too coarse,
-            the speed of the device changed, or rows are of several devices, runtimes or providers.
+        TableError: a file cannot be read, has no column of latencies with a unit or no usable row;
+            no network is left; the timer was too coarse; the speed of the device changed by more
+            than ``allowed``; or rows are of several devices, runtimes or providers.
     """
     notes: list[str] = []
     all_readings: list[_Reading] = []

@@ -37,7 +37,7 @@ class KernelBlocks:
 
     mean: Floats  #: relative latency by the roofline, ``(n,)``
     linear: tuple[Floats, ...]  #: features of the five linear kernels, each ``(n, columns)``
-    likeness: Floats  #: features of the kernel of similarity, ``(n, columns)``
+    likeness: Floats  #: features of the kernel ``rest``, the similarity, ``(n, columns)``
 
     @classmethod
     def of(cls, features: NetworkFeatures, parameters: Floats, doubt: Floats) -> "KernelBlocks":
@@ -45,8 +45,8 @@ class KernelBlocks:
 
         Args:
             features: Features of the networks.
-            parameters: Logarithms of the parameters of the roofline.
-            doubt: Prior standard deviation of each parameter.
+            parameters: Natural logarithms of the roofline's parameters, ``(13,)``.
+            doubt: Prior standard deviation of each logarithm, ``(13,)``.
         """
         mean, slopes = features.roofline(parameters)
         unit = mean[:, None]
@@ -66,15 +66,18 @@ class KernelBlocks:
         )
 
     def grams(self, other: "KernelBlocks") -> Floats:
-        """Return the kernel of each contribution, ``(6, n, n of the other)``."""
+        """Return the six kernels between the n networks and the m of ``other``, ``(6, n, m)``.
+
+        They are in the order of ``HYPERPARAMETERS``, without weights.
+        """
         linear = [a @ b.T for a, b in zip(self.linear, other.linear, strict=True)]
         squares = squared_distances(self.likeness, other.likeness)
         return np.stack([*linear, np.exp(-0.5 * squares)])
 
     def variance(self, theta: Floats) -> Floats:
-        """Return the prior variance of each network's relative latency, ``(n,)``.
+        """Return the prior variance of each network's relative latency without noise, ``(n,)``.
 
-        ``theta``: see ``HYPERPARAMETERS``.
+        ``theta`` are the hyperparameters, ``(7,)``, see ``HYPERPARAMETERS``.
         """
         variance = np.full(len(self.likeness), 1.0 + np.exp(theta[5]))
         for block, log in zip(self.linear, theta, strict=False):
@@ -83,9 +86,10 @@ class KernelBlocks:
 
 
 def mixed_kernel(theta: Floats, grams: Floats) -> Floats:
-    """Return the weighted sum ``(n, m)`` of the kernels ``grams``, ``(6, n, m)``.
+    """Return 1 plus the sum of the kernels ``grams``, ``(6, n, m)``, with variances as weights.
 
-    The constant 1 that is added leaves the device's speed open.
+    The result is ``(n, m)``. The variances are ``exp(theta[:6])``. The constant 1 is the prior
+    variance of the device's speed.
     """
     kernel: Floats = 1 + np.tensordot(np.exp(theta[:6]), grams, 1)
     return kernel
@@ -97,10 +101,10 @@ def negative_log_likelihood(
     """Return the negative log likelihood, up to a constant, and its gradient, ``(7,)``.
 
     Args:
-        theta: Hyperparameters, ``(7,)``.
+        theta: Hyperparameters, ``(7,)``, see ``HYPERPARAMETERS``.
         grams: Kernels of the measured networks, ``(6, n, n)``.
-        z: Relative deviations from the roofline, ``(n,)``.
-        weights: Weights of the measurements, ``(n,)``.
+        z: Relative deviations of measured latencies from the roofline, ``(n,)``.
+        weights: Weights of the measurements, ``(n,)``: 1, or less for outliers.
     """
     noise = np.exp(theta[6]) / weights
     factor = linalg.cho_factor(
@@ -126,7 +130,7 @@ class LatencyPosterior:
 
     @cached_property
     def scale(self) -> float:
-        """Factor from relative latencies to milliseconds."""
+        """Milliseconds per unit of relative latency: the median over the measured networks."""
         return float(np.median(self.ms / self.blocks.mean))
 
     @cached_property
@@ -150,20 +154,27 @@ class LatencyPosterior:
 
     @cached_property
     def noise(self) -> float:
-        """Relative variance of a new measurement, including outliers."""
+        """Variance of the relative noise of a new measurement, including outliers."""
         error, variance = self._leave_one_out
         rest = float(np.maximum(error**2 - variance, 0).sum())
         return (_NOISE_WEIGHT * float(np.exp(self.theta[6])) + rest) / (_NOISE_WEIGHT + len(error))
 
     @cached_property
     def leave_one_out(self) -> tuple[Floats, Floats]:
-        """Leave-one-out errors and their standard deviations, in ms, each ``(n,)``."""
+        """Leave-one-out errors and their standard deviations in ms, each ``(n,)``.
+
+        An error is above 0 if the network took longer than predicted. The roofline and the
+        hyperparameters are those of all networks.
+        """
         error, variance = self._leave_one_out
         unit = self.blocks.mean * self.scale
         return error * unit, np.sqrt(variance + self.noise) * unit
 
     def covariance(self, blocks: KernelBlocks) -> Floats:
-        """Return the posterior covariance of the relative latencies of m networks, ``(m, m)``."""
+        """Return the posterior covariance of m networks' relative latencies, ``(m, m)``.
+
+        It is without noise. ``blocks`` has the features of the m networks.
+        """
         cross = mixed_kernel(self.theta, blocks.grams(self.blocks))
         left: Floats = (
             mixed_kernel(self.theta, blocks.grams(blocks)) - cross @ self._inverse @ cross.T
@@ -171,9 +182,10 @@ class LatencyPosterior:
         return left
 
     def predict(self, blocks: KernelBlocks) -> tuple[Floats, Floats]:
-        """Return the latencies of m networks and their standard deviations, in ms, ``(m,)``.
+        """Return the latencies of m networks and their standard deviations in ms, each ``(m,)``.
 
-        The deviations are those of new measurements: they include noise.
+        The deviations are those of new measurements: they include noise. A latency is at least 5 %
+        of that by the roofline.
         """
         kernel = mixed_kernel(self.theta, blocks.grams(self.blocks))
         ratio = np.maximum(1 + kernel @ self._alpha, 0.05)
@@ -184,12 +196,15 @@ class LatencyPosterior:
 
 
 def fit_process(blocks: KernelBlocks, ms: Floats, expected: Floats) -> LatencyPosterior:
-    """Return the posterior; hyperparameters are fitted if there are five or more measurements.
+    """Return the posterior after measurements.
+
+    From five measurements on, hyperparameters and weights are fitted; otherwise they are
+    ``expected`` and 1.
 
     Args:
-        blocks: Kernel features of the measured networks.
-        ms: Latency of each in ms.
-        expected: Prior means of the hyperparameters.
+        blocks: Kernel features of the n measured networks.
+        ms: Measured latency of each in ms, ``(n,)``.
+        expected: Prior means of the hyperparameters, ``(7,)``.
     """
     prior = LatencyPosterior(blocks, ms, expected, np.ones(len(ms)))
     if len(ms) < _MIN_TO_FIT:
@@ -235,15 +250,15 @@ EXPECTED_PROCESS = np.log([0.1, 0.1, 1.0, 0.1, 0.001, 0.001, 0.002])
 @final
 @dataclass(frozen=True)
 class DevicePrior:
-    """The prior of a device."""
+    """The prior of a device's latency model."""
 
-    roofline: RooflinePrior = EXPECTED
+    roofline: RooflinePrior = EXPECTED  #: prior of the roofline's parameters
     #: prior means of the Gaussian process's ``HYPERPARAMETERS``
     process: Floats = field(default_factory=lambda: EXPECTED_PROCESS)
 
 
-MIN_NETWORKS = 3  #: minimum number of measured networks
-COVERAGE = 0.95  #: coverage of intervals
+MIN_NETWORKS = 3  #: minimum number of measured networks of a device file
+COVERAGE = 0.95  #: probability that an interval contains the latency
 
 
 @final
@@ -251,31 +266,32 @@ COVERAGE = 0.95  #: coverage of intervals
 class DevicePredictor:
     """The latency model of a device after some measurements."""
 
-    prior: DevicePrior
-    parameters: Floats  #: logarithms of ``fitted_roofline.PARAMETERS``, ``(13,)``
-    posterior: LatencyPosterior
+    prior: DevicePrior  #: the prior that was used for the fit
+    parameters: Floats  #: natural logarithms of ``fitted_roofline.PARAMETERS``, ``(13,)``
+    posterior: LatencyPosterior  #: Gaussian process relative to the fitted roofline
 
     def predict(self, features: NetworkFeatures) -> tuple[Floats, Floats]:
-        """Return the latencies of m networks and their standard deviations, in ms, ``(m,)``."""
+        """Return the latencies of m networks and their standard deviations in ms, each ``(m,)``."""
         blocks = KernelBlocks.of(features, self.parameters, self.prior.roofline.std)
         return self.posterior.predict(blocks)
 
     @property
     def interval_factor(self) -> float:
-        """Half width of intervals in standard deviations.
+        """Half width of 95 % intervals, divided by the standard deviation.
 
-        By Student's t with n / 2 degrees of freedom for n measurements, at least two.
+        It is a quantile of Student's t with n / 2 degrees of freedom, at least two, for n
+        measurements.
         """
         degrees = max(2.0, len(self.posterior.ms) / 2)
         return float(stats.t.ppf((1 + COVERAGE) / 2, degrees))
 
 
 def fit_device(features: NetworkFeatures, ms: Floats, prior: DevicePrior) -> DevicePredictor:
-    """Return the latency model of a device from measurements.
+    """Return the latency model of a device, fitted to measurements.
 
     Args:
-        features: Features of the measured networks, at least three.
-        ms: Latency of each in ms.
+        features: Features of the n measured networks; at least three.
+        ms: Measured latency of each in ms, ``(n,)``.
         prior: Prior of the device.
     """
     parameters = features.roofline.fit(ms, prior.roofline)
