@@ -64,7 +64,7 @@ def test_unknown_option_is_refused(tiny: SearchSpace) -> None:
             "'choices.resolution' is 0 long; allowed: a length of at least 1",
         ),
         (("choices", "resolution"), [12, 8], "must ascend"),
-        (("choices", "resolution"), [8, 8], "must be different"),
+        (("choices", "resolution"), [8, 8], "occurs twice"),
         (("choices", "resolution"), [8, "12"], "of one type"),
         (
             ("choices", "resolution"),
