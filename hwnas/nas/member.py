@@ -62,9 +62,7 @@ class Member:
     #: whether it is deliverable and not dominated significantly
     near_front: bool = False
     segments: Sequence[Quantities] = ()  #: costs of each segment between exits, if it has exits
-    confusion: Confusion | None = (
-        None  #: of the compiled file on the test split, if there are classes
-    )
+    confusion: Confusion | None = None  #: of the compiled file on the test split, with classes only
 
     @property
     def metric(self) -> str:

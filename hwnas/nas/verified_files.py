@@ -62,9 +62,8 @@ class FrontFile(TypedDict):
     baseline: NotRequired[dict[str, Any]]  #: hand-designed networks for comparison
     unverified: NotRequired[dict[str, str]]  #: errors of networks that were not verified, by id
     hurried: NotRequired[list[str]]  #: ids of members without int8 training: time ran out
-    unfinished: NotRequired[
-        list[str]
-    ]  #: ids of candidates without fine-tuning, most probable first
+    #: ids of candidates without fine-tuning, the most probable members of the front first
+    unfinished: NotRequired[list[str]]
     guessing: NotRequired[list[str]]  #: ids of members not better than a constant answer
     constant: NotRequired[QuantityRow]  #: metric of the best constant answer on the test split
     classes: NotRequired[ClassesRecord]

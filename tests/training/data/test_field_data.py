@@ -370,7 +370,7 @@ def test_error_for_unreadable_metadata_gives_format(
 ) -> None:
     """Semicolons, other columns, other encodings or only a header."""
     folder = _write_metadata(tmp_path / "d", b"", 1)
-    message = str(hub._refused("Data", DatasetConfig("images"), folder, error))
+    message = str(hub._reading_error("Data", DatasetConfig("images"), folder, error))
     assert message.startswith(f"Data cannot be read: {reason}")
     assert "A metadata.csv beside the images needs the columns file_name and label" in message
 
