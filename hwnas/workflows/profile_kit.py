@@ -113,13 +113,14 @@ def measurement_advice(
     device = backend.load_device(config.target)
     networks = next_to_measure(device, candidates, parts.lower, _N_SUGGESTED)
     kit = profile_command(config, "kit=DIR", f"n={len(networks)}", f"front_of={run}")
-    return (
+    advice = (
         "The most informative networks to measure next: "
         f"{' '.join(genotype.id for genotype in networks)}\n"
         f"  {kit}\n"
         "Then use measured='[OLD.csv,DIR/results.csv]' and search again with "
         f"start_from={run}; no network is trained twice."
     )
+    return "\n".join([*_rank_warning(device), advice])
 
 
 def next_to_measure(
@@ -188,11 +189,6 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     is_default = config.dataset.name == DEFAULT_DATA
     data = " (for your own images, add dataset=images dataset.path=DIR)" * is_default
     device.save(path)
-    weak = (
-        f"Rank correlation below {_MIN_SPEARMAN:g}: the model does not rank networks by their "
-        "latency, and a search with it is of no use. Check that each row has the latency of its "
-        "model, or measure more networks."
-    )
     return path, [
         *(f"Left out: {note}" for note in notes),
         f"{len(device.ms)} networks in {path}. Leave-one-out errors: MAPE {e['mape']:.2%}, within "
@@ -200,7 +196,18 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
         f"{e['spearman']:.4f}; the interval contains {e['coverage']:.1%} (target: 95 %).",
         f"Half width of the interval: {reach:.1%} (median). Search with: "
         f"{next_command('search', config, f'cost={COST}', 'budget=none')}{data}",
-        *[weak] * (not e["spearman"] >= _MIN_SPEARMAN),
+        *_rank_warning(device),
+    ]
+
+
+def _rank_warning(device: MeasuredDevice) -> list[str]:
+    """Return a warning if the device model does not rank the measured networks."""
+    if device.leave_one_out()["spearman"] >= _MIN_SPEARMAN:
+        return []
+    return [
+        f"Rank correlation below {_MIN_SPEARMAN:g}: the model does not rank networks by their "
+        "latency, and a search with it is of no use. Check that each row has the latency of its "
+        "model, or measure more networks."
     ]
 
 
