@@ -76,7 +76,7 @@ class SearchComponents:
         return tuple({c.id: c.genotype for c in candidates}.values())
 
     def digests(self) -> dict[str, str]:
-        """Return a digest of each setting that determines the results, by name.
+        """Return a hexadecimal digest of each setting that determines the results, by name.
 
         A run can only be resumed with the same digests. The errors are those of ``first``.
         """

@@ -216,8 +216,8 @@ def _beside(name: str, folder: Path) -> Path:
         if path.exists():
             return path
     raise ConfigError(
-        f"The file {name} with the arrivals (trace) of the plan was not found. Start in the folder "
-        "where the plan was made, or give a file with trace=FILE."
+        f"The file {name} with the arrivals (trace) of the plan was not found. Start hwnas in the "
+        "folder where the plan was made, or give a file with trace=FILE."
     )
 
 

@@ -133,7 +133,7 @@ _ROUNDS = 8  #: maximum number of measured batches of networks: twice that of a 
 
 
 def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter) -> ProfileResult:
-    """Measure the missing entries of a target's latency table, calibrate it, and return it.
+    """Measure the missing entries of a target's latency table, calibrate it and save it.
 
     With ``transfer_from``, measure a few networks and scale another target's table. With ``kit``,
     ``measured`` or ``genotype``, write a kit, fit a device file, or return the latency of one

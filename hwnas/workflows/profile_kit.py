@@ -131,13 +131,13 @@ def next_to_measure(
 ) -> list[Genotype]:
     """Return at most ``n`` candidates whose measured latency is most informative about the front.
 
+    Networks with which the device model was fitted are only returned if there are no others.
+
     Args:
         device: The fitted device, which predicts latencies with their uncertainty.
         candidates: Candidates of the search.
         lower: Returns the graph of a genotype.
         n: Number of networks.
-
-    Networks that the device model was measured with come only if there are no others.
 
     Raises:
         TableError: no candidate has both a complete score and ``latency_ms``.
@@ -180,7 +180,7 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     if len(found.ms) < MIN_NETWORKS:
         raise TableError(
             f"measured={config.measured}: only {len(found.ms)} networks can be used. Measure "
-            f"{MIN_NETWORKS} or more. " + " ".join(notes[:3])
+            f"{MIN_NETWORKS} or more." + f" Left out: {'; '.join(notes[:3])}." * bool(notes)
         )
     device = _fitted(config, parts, found.ms, notes)
     path = backend.device_path(target)
@@ -254,12 +254,16 @@ def _lost(path: Path, device: MeasuredDevice, allowed: float) -> list[str]:
         return []
     another = "another file with target.offline.file=OTHER.json, or delete it."
     other = [space for space in before.spaces if space not in device.spaces]
-    if other or before.setting != device.setting:
-        known = f"of {', '.join(other)}" if other else f"by {before.setting}"
+    if before.setting != device.setting:
         raise TableError(
-            f"{path} has networks measured {known}, which would be lost. Name the files of all "
-            f"measurements with measured='[OLD.csv,NEW.csv]' and search_space='[OLD,NEW]', or "
-            f"name {another}"
+            f"{path} has measurements with {before.setting} (number format, threads, batch size), "
+            f"not {device.setting}. Name {another}"
+        )
+    if other:
+        raise TableError(
+            f"{path} has networks measured of {', '.join(other)}, which would be lost. Name the "
+            "files of all measurements with measured='[OLD.csv,NEW.csv]' and "
+            f"search_space='[OLD,NEW]', or name {another}"
         )
     old, new = (
         dict(zip(map(str, each.measured.rows()), each.ms, strict=True)) for each in (before, device)

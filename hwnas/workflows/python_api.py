@@ -64,9 +64,8 @@ def search(
                         return hwnas.Score(hwnas.Quantity(1 - 0.5**depth, "modelled"))
 
         cost_model: Predicts the costs of networks instead of the target's cost model. Verification
-            ignores it. It must return ``latency_ms`` and every cost in the
-            objectives and the budget; for this one, give
-            ``objectives=["accuracy", "latency_ms"], budget="none"``::
+            ignores it. It must return ``latency_ms`` and every cost in the objectives and the
+            budget; for this one, give ``objectives=["accuracy", "latency_ms"], budget="none"``::
 
                 class Widths:
                     max_cost_queries = None  # no limit to the queries of a sampler
@@ -175,6 +174,9 @@ def train(*, progress: ProgressOption = None, **options: Any) -> TrainResult:
     Args:
         progress: As for ``search``.
         options: Options of ``hwnas train``; ``dataset`` as for ``search``.
+
+    Raises:
+        HwnasError: an option or the data are invalid, or the training fails.
     """
     from hwnas.workflows.train import train as run
 
@@ -196,6 +198,9 @@ def profile(*, progress: ProgressOption = None, **options: Any) -> ProfileResult
     Args:
         progress: As for ``search``.
         options: Options of ``hwnas profile``.
+
+    Raises:
+        HwnasError: an option is invalid, or the device does not respond.
     """
     from hwnas.workflows.profile import profile as run
 
@@ -213,6 +218,9 @@ def compare(
             several.
         progress: As for ``search``.
         options: Options of ``hwnas compare``.
+
+    Raises:
+        HwnasError: a run cannot be read, or the runs cannot be compared.
     """
     from hwnas.workflows.compare import compare as run
 
@@ -290,6 +298,9 @@ def split(export: Folder, *, progress: ProgressOption = None, **options: Any) ->
         export: The folder of an export.
         progress: As for ``search``.
         options: Options of ``hwnas split``: ``target="npu"``, ``batches=[1, 8]``.
+
+    Raises:
+        HwnasError: the network cannot be split, or a target cannot run it.
     """
     processes.tune_process()
     from hwnas.workflows.split import split as run
@@ -309,6 +320,9 @@ def plan(
         fleet: The fleet file.
         progress: As for ``search``.
         options: Options of ``hwnas plan``: ``objective="carbon"``.
+
+    Raises:
+        HwnasError: a file is invalid, or a limit leaves requests unserved.
     """
     from hwnas.workflows.plan import plan as run
 
@@ -322,6 +336,9 @@ def simulate(plan: Folder, *, progress: ProgressOption = None, **options: Any) -
         plan: A plan, or its folder.
         progress: As for ``search``.
         options: Options of ``hwnas simulate``: ``kill="spot"``.
+
+    Raises:
+        HwnasError: there is no plan, or an option does not match it.
     """
     from hwnas.workflows.plan import simulate as run
 
@@ -338,6 +355,9 @@ def replan(
         telemetry: A CSV file, or the URL of a Prometheus server.
         progress: As for ``search``.
         options: Options of ``hwnas replan``: ``move_cost=0.5``.
+
+    Raises:
+        HwnasError: there is no plan or telemetry, or a limit leaves requests unserved.
     """
     from hwnas.workflows.replan import replan as run
 
@@ -351,6 +371,9 @@ def serve_check(plan: Folder, *, progress: ProgressOption = None, **options: Any
         plan: A plan, or its folder.
         progress: As for ``search``.
         options: Options of ``hwnas serve-check``: ``server="triton"``.
+
+    Raises:
+        HwnasError: there is no plan, or the server is not installed or fails.
     """
     from hwnas.workflows.replan import serve_check as run
 

@@ -140,9 +140,10 @@ def _at(data: Any, index: Iterable[int]) -> Iterable[Any]:
         try:
             yield data[i]
         except Exception as error:  # of the user's code
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")  # the text may be empty
             raise ConfigError(
-                f"{ARGUMENT}: item {i} cannot be read: {type(error).__name__}: {error}. Correct "
-                "the data set, or remove this item."
+                f"{ARGUMENT}: item {i} cannot be read: {reason}. Correct the data set, or remove "
+                "this item."
             ) from error
 
 
@@ -276,7 +277,9 @@ def _targets(targets: Any) -> NDArray[Any]:
     for row, value in enumerate(array.flat):
         if value is None or type(value).__name__ == "NAType" or value != value:  # of pandas; NaN
             image = row * len(array) // array.size  # there may be several values per image
-            raise ConfigError(f"{ARGUMENT}: image {image} has no target. Add one, or remove it.")
+            raise ConfigError(
+                f"{ARGUMENT}: image {image} has no target. Add one, or remove the image."
+            )
     kinds = {type(value) for value in array.flat}
     return np.asarray(array.tolist()) if len(kinds) == 1 else array
 

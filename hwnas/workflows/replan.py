@@ -310,8 +310,8 @@ def _sources(config: ReplanConfig) -> dict[str, str]:
                 raise RunError(f"{path} does not record its {name} file. Give it: {name}=FILE.")
             if not Path(place).exists():
                 raise ConfigError(
-                    f"The {name} file of the plan, {place}, was not found. Start in the folder "
-                    f"where the plan was made, or give it: {name}=FILE."
+                    f"The {name} file of the plan, {place}, was not found. Start hwnas in the "
+                    f"folder where the plan was made, or give it: {name}=FILE."
                 )
             given[name] = place
     return given

@@ -234,7 +234,8 @@ class SearchResult(os.PathLike[str]):
         """The front with one row per network; ``front.all`` has every column.
 
         Raises:
-            RunError: the search has no front: it is unfinished, or no network meets the budget.
+            RunError: the search has no front: it is unfinished, no network meets the budget, or
+                none could be compiled.
         """
         listed = self.path / "front.csv"
         if (verified := read_front(self.path)) is not None:
@@ -247,7 +248,7 @@ class SearchResult(os.PathLike[str]):
         if status == "nothing fits the budget":
             remedy = "start a new search with a larger budget"
         raise RunError(
-            f"{self.path} has no front: its status is '{status}'. Use candidates, or {remedy}."
+            f"{self.path} has no front: its status is '{status}'. Use .candidates, or {remedy}."
         )
 
     @property

@@ -181,7 +181,7 @@ class CompressConfig(DeliveryConfig):
 
 @dataclass
 class OutputConfig:
-    """Output of a comparison."""
+    """Output of the command."""
 
     dir: str | None = None  #: output folder; default: runs/<verb>/<time>
 

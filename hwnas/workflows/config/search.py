@@ -65,7 +65,7 @@ MAX_TRIALS = 1_000_000
 
 
 def trials_within(minutes: float | None) -> int:
-    """Return the default of ``n_trials``: 100, or with a time limit the maximum."""
+    """Return the default of ``n_trials``: 100, or with a time limit ``MAX_TRIALS``."""
     return 100 if minutes is None else MAX_TRIALS
 
 

@@ -114,7 +114,7 @@ class ExitReport:
     """Early exits of the members of a target's front; may be empty."""
 
     networks: Sequence[ExitNetworkResults] = ()  #: members with exits, within the budget
-    found: Sequence[EarlyExits] = ()  #: non-dominated thresholds of all networks
+    found: Sequence[EarlyExits] = ()  #: their thresholds that are non-dominated on validation
 
     @cached_property
     def sentences(self) -> list[str]:

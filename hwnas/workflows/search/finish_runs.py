@@ -117,8 +117,8 @@ def check_weights_exist(
     if lost := _lost(replace(finisher, other=None), genotypes, done):
         raise RunError(
             f"The trained networks of the search are not in {Path(parts.config.run.supernets)}: "
-            f"{lost} is missing. Start in the folder in which the search was started, with the "
-            "same versions of the packages and the same data."
+            f"{lost} is missing. Start hwnas in the folder in which the search was started, with "
+            "the same versions of the packages and the same data."
         )
 
 
@@ -162,8 +162,8 @@ def check_resumed_weights(
         raise RunError(
             f"run.resume={folder}: its fine-tuned networks are not in "
             f"{Path(context.config.run.supernets)} ({lost} is missing), and training them again "
-            "would use up the time limit. Start in the folder in which the search was started, set "
-            f"run.supernets=DIR, or start a new search with start_from={folder}"
+            "would use up the time limit. Start hwnas in the folder in which the search was "
+            f"started, set run.supernets=DIR, or start a new search with start_from={folder}"
         )
 
 

@@ -335,8 +335,8 @@ def choose_teacher(
     """Return the most accurate network that can be trained as teacher in time.
 
     All others wait for its training and its predictions. With a time limit, these must fit into a
-    fraction of the remaining time. A resumed run keeps its teacher, unless it is significantly
-    less accurate than another one for which there is time.
+    quarter of the remaining time; if none fits, the smallest network is returned. A resumed run
+    keeps its teacher, unless another one with time is significantly more accurate.
 
     Args:
         wanted: Candidates to fine-tune.

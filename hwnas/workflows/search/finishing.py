@@ -99,7 +99,7 @@ class FinetuningOutcome:
 
         Args:
             found: Results by id; ``None`` if time ran out.
-            final: Whether this is the last round: networks without a result then get ``left_out``.
+            final: Whether this is the last round: networks without a result are then ``left_out``.
         """
         ready = {name: each for name, each in found.items() if each is not None}
         self.finished |= {name: each.figure for name, each in ready.items()}

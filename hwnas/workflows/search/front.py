@@ -288,7 +288,7 @@ def remove_front_files(folder: RunFolder, manifest: Row) -> None:
 
 
 def write_baseline(folder: RunFolder, against: "BaselineComparison | None") -> None:
-    """Write the comparison with the baseline, or remove an earlier one."""
+    """Write the comparison as ``baseline.csv``; without a baseline remove this file."""
     folder.write_or_remove_csv(BASELINE, [] if against is None else against.found.rows())
 
 

@@ -340,7 +340,7 @@ class Planner:
         self.messages: list[str] = []  #: the division, and the schedules that were shortened
 
     def __call__(self, parts: SearchComponents) -> Sequence[SearchConfig]:
-        """Return the configurations with schedules that fit into the time limit."""
+        """Return the configurations with schedules that fit into the limit, if there is one."""
         first, earlier, self.data = self.configs[0], self._earlier, parts.data
         if first.minutes is None:
             return self.configs
