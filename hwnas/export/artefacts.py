@@ -39,9 +39,12 @@ def build(
     Args:
         finished: The network.
         target: The target.
-        data: The data set that it was trained on.
+        data: The data set that the network was trained on.
         title: One line about the network.
         artefacts: Compiles the files of the target.
+
+    Raises:
+        CompileError: ``model.py`` or a file of the target cannot be written for the network.
     """
     whole, lowered = finished.without_exits, finished.without_exits.graph
     weights = weights_of(finished.network, finished.graph)
@@ -63,12 +66,15 @@ def build(
 
 
 def decoded_side(data: ImageData) -> int:
-    """Return the height and width of the images of a data set, in pixels."""
+    """Return the side of the square images of a data set in pixels, before they are resized."""
     return int(data.test.take(torch.tensor([0])).images.shape[1])
 
 
 def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
-    """Return the content of ``preprocessing.json``: shape, normalisation and resizing of images."""
+    """Return the content of ``preprocessing.json``: shape, normalisation and resizing of images.
+
+    The task adds keys of its own, such as ``targets``. ``lowered`` is the graph of the network.
+    """
     c, h, w = lowered[0].op.in_shape
     side = decoded_side(data)
     return {
@@ -86,7 +92,10 @@ def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
 
 
 def pixels_of(images: Tensor, resolution: int) -> NDArray[np.uint8]:
-    """Return uint8 images ``(N, H, W, C)`` resized to ``(N, resolution, resolution, C)``."""
+    """Return uint8 images ``(N, H, W, C)`` resized to ``(N, resolution, resolution, C)``.
+
+    Images of this height are returned as they are.
+    """
     if images.shape[1] != resolution:
         x = images.permute(0, 3, 1, 2).float()
         x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)

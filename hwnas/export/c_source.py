@@ -37,7 +37,8 @@ ABOUT = {
 }
 #: Formats of ``export``, with the file of the network in C.
 FORMATS = {"c": "model.vela.tflite", "c_cpu": "model.int8.tflite"}
-MAX_TEST_PIXELS = 1 << 13  #: values of all test images in ``test.c``, which has one or more
+#: Largest number of values of all test images in ``test.c``; one image is always included.
+MAX_TEST_PIXELS = 1 << 13
 _CHARACTERS = 96  # of a line of numbers
 
 
@@ -46,23 +47,26 @@ class CTestImages:
     """Images of an export with the outputs of its int8 network."""
 
     pixels: NDArray[np.uint8]  #: ``(N, R, R, C)``
-    outputs: NDArray[np.float32]  #: of LiteRT, dequantised, ``(N, n_outputs)``
+    outputs: NDArray[np.float32]  #: outputs in LiteRT, dequantised to float, ``(N, n_outputs)``
 
 
 @dataclass(frozen=True)
 class CNetwork:
     """A network for C files."""
 
-    name: str  #: of its TFLite file in the export
-    content: bytes  #: of the file
-    title: str  #: one line about it
-    sram_kib: Quantity | None  #: memory of its activations; ``None``: from the file
+    name: str  #: name of its TFLite file in the export
+    content: bytes  #: content of that file
+    title: str  #: one line about the network, for comments in the C files
+    #: memory of its activations in KiB; ``None``: it is computed from the file
+    sram_kib: Quantity | None
 
 
 def c_files(
     network: CNetwork, task: Task, images: Mapping[str, Any], tested: CTestImages
 ) -> dict[str, str]:
-    """Return the text of C files that run a TFLite file, by path in the export.
+    """Return the text of C files (and a README) that run a TFLite file, by path in the export.
+
+    Needs the package of Vela, which reads the TFLite file.
 
     Args:
         network: The network.

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def card(proof: Row) -> str:
-    """Return the text of ``MODEL_CARD.md`` for the content of ``proof.json``."""
+    """Return the Markdown text of ``MODEL_CARD.md`` for the content of ``proof.json``."""
     escaped = {
         name: _without_backticks(proof[name]) for name in ("model", "dataset", "target", "task")
     }

@@ -28,7 +28,8 @@ TRAINED = "simulated int8"  #: reference after int8 training
 #: another order, which changes the last digits: by at most 6e-7 on 60 random networks of four
 #: spaces; networks for larger images have longer sums.
 FP32_ERROR = 1e-4
-#: Largest mean error of an int8 artefact, as the same fraction. Each layer rounds to 256 steps: at
+#: Largest mean error of an int8 artefact, as a fraction of torch's largest output. Each layer
+#: rounds to 256 steps: at
 #: most 0.008 on 45 random and 8 trained networks; outputs of other images differ by more than 0.1.
 INT8_ERROR = 0.05
 #: The same after int8 training, against the simulation. Only ties are rounded differently: at most
@@ -60,7 +61,7 @@ TOLERANCES = {
 class Check:
     """A value of an export and its limit."""
 
-    name: str
+    name: str  #: as ``model.onnx.error`` or ``budget.latency_ms``
     found: float  #: the value
     allowed: float  #: the limit: the maximum, or the minimum if ``is_least``
     words: str  #: a description of the value
@@ -72,7 +73,10 @@ class Check:
         return self.found >= self.allowed if self.is_least else self.found <= self.allowed
 
     def to_json(self) -> Row:
-        """Return the check as in ``proof.json``: its fields, and ``holds``."""
+        """Return the check as in ``proof.json``: its fields, and ``holds``.
+
+        ``is_least`` is left out if False.
+        """
         content = {**asdict(self), "holds": self.holds}
         return content if self.is_least else {k: v for k, v in content.items() if k != "is_least"}
 
@@ -81,15 +85,17 @@ class Check:
 class Agreement:
     """Difference between the outputs of an artefact and those of torch for the same images."""
 
-    reference: str  #: ``float32``, or ``simulated int8`` after int8 training
-    n_images: int
-    max_error: float  #: largest absolute difference
-    mean_error: float  #: mean absolute difference
+    reference: str  #: torch's network: ``float32``, or ``simulated int8`` after int8 training
+    n_images: int  #: number of images
+    max_error: float  #: largest absolute difference of an output
+    mean_error: float  #: mean absolute difference of all outputs of all images
     largest_output: float  #: largest absolute output of torch
     same: float  #: fraction of images with the same answer, in [0, 1]
 
     def check(self, name: str, dtype: str) -> Check:
         """Return the check of the error, as a fraction of the largest output of torch.
+
+        If all outputs of torch are 0, the fraction is 1, and the check fails.
 
         Args:
             name: Name of the artefact.
@@ -112,7 +118,7 @@ def agreement(
 ) -> Agreement:
     """Return the difference between outputs ``(N, n_outputs)`` and those of torch (``expected``).
 
-    ``reference`` says whether torch computed in float32 or simulated int8.
+    ``reference`` is ``float32``, or ``TRAINED`` if ``expected`` is from torch's simulation of int8.
     """
     errors = np.abs(outputs.astype(np.float64) - expected)
     return Agreement(
@@ -138,7 +144,7 @@ def drop(
         name: Name of the artefact.
         results: Results of the artefact for each image of the test split.
         reference: Results of torch for the same images.
-        points: Allowed loss: points of accuracy (per cent), or per cent of the error.
+        points: Allowed loss, in the points of ``MetricLoss``.
     """
     loss = task.degradation(results, reference)
     words = (
@@ -164,9 +170,10 @@ def faster_than_float(beside: Mapping[str, float]) -> list[Check]:
 
 
 def within_budget(limits: Mapping[str, float], figures: Quantities) -> list[Check]:
-    """Return a check per limit of the budget, of the worse end of the figure's interval.
+    """Return a check per limit of the budget, named ``budget.COST``.
 
-    Limits of figures that are not in ``figures`` are left out.
+    The worse end of the cost's 95 % interval is compared: the upper one with a maximum, the lower
+    one with a minimum. Limits of costs that are not in ``figures`` are left out.
     """
     checks = []
     for name, limit in limits.items():

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.core.errors import ProofError
+from hwnas.core.errors import ProofError, short_reason
 from hwnas.core.quantity import Quantity
 from hwnas.core.safe_read import CorruptFileError, read_npz
 from hwnas.export import runtimes
@@ -43,11 +43,14 @@ class LoadedSegments:
     task: Task
 
     def left(self, images: Floats, thresholds: Sequence[float]) -> "ExitPredictions":
-        """Return the outputs of images, each at the first exit with enough confidence, or the end.
+        """Return the outputs of images, each of the exit at which it leaves.
+
+        An image leaves at the first exit whose confidence is at least its threshold, else at the
+        end. All segments run for all images.
 
         Args:
             images: Normalised images ``(N, C, R, R)``.
-            thresholds: Minimum confidence of each exit.
+            thresholds: Threshold of each exit.
         """
         outputs = self.session.run(images)
         assert self.task.confidence is not None
@@ -57,15 +60,19 @@ class LoadedSegments:
         return ExitPredictions(outputs[np.arange(len(at)), at], at)
 
     def checks(self, images: Floats, expected: Floats, trained: bool) -> list[Check]:
-        """Return checks: segments against the whole network, and each exit against torch.
+        """Return a check of the last segment's outputs and one for each exit's, in this order.
+
+        The last segment is compared with the file of the whole network, exits with torch.
 
         Args:
             images: Normalised images ``(N, C, R, R)``.
             expected: Outputs of torch ``(n_exits + 1, N, n_outputs)``.
-            trained: Whether ``expected`` is of a simulation of int8.
+            trained: Whether ``expected`` is from torch's simulation of the int8 network; else it is
+                float32.
 
         Raises:
             ProofError: ``expected`` has another shape than the outputs.
+            CompileError: the runtime cannot load the file of the whole network.
         """
         outputs = self.session.run(images)
         if outputs.shape != expected.transpose(1, 0, 2).shape:
@@ -88,23 +95,31 @@ class ExitPredictions:
     """Outputs of images with early exits."""
 
     outputs: PerImageResults  #: outputs of the exit at which each image left ``(N, n_outputs)``
-    at: NDArray[np.intp]  #: index of that exit; the number of exits: the end ``(N,)``
+    at: NDArray[np.intp]  #: index of that exit ``(N,)``, from 0; at the end: the number of exits
 
 
 def paths(folder: Path, target: Target, n_segments: int) -> dict[str, Path]:
-    """Return the paths of the files of the segments and of the whole network, by suffix."""
+    """Return the paths of the files of the segments and of the whole network, by suffix.
+
+    Suffixes are as in ``artefact_wrappers.file_names``: ``.onnx``, ``.segment0.onnx``, ...
+    """
     names = backends.file_names(target.runtime, target.dtype)
     return {n: folder / name for n, name in file_names(names, n_segments).items()}
 
 
 def open_segments(folder: Path, target: Target, task: Task, n_segments: int) -> LoadedSegments:
-    """Return the segments of an export, loaded so that they can be run."""
+    """Return the segments of an export, loaded so that they can be run.
+
+    Raises:
+        CompileError: the runtime cannot load a file.
+        ConfigError: a required package is not installed.
+    """
     session = load_segments(paths(folder, target, n_segments), n_segments, target.artefact)
     return LoadedSegments(session, folder, target, task)
 
 
 def segment_files(folder: Path, target: Target, n_segments: int) -> list[list[str]]:
-    """Return the names of the files of each segment, in order."""
+    """Return the names of the files of each segment: a list per segment, from input to output."""
     files = paths(folder, target, n_segments)
     return [[path.name for path in select_segment(files, i).values()] for i in range(n_segments)]
 
@@ -120,13 +135,15 @@ def read_answers(folder: Path) -> Floats:
     """Return the outputs of torch in ``exits.npz`` ``(n_exits + 1, N, n_outputs)``.
 
     Raises:
-        ProofError: the file cannot be read, or holds another array.
+        ProofError: the file cannot be read, or the array is not three-dimensional, finite float32.
     """
     path = folder / ANSWERS
     try:
         outputs: Floats = read_npz(path, [_KEY], _MAX_BYTES)[_KEY]
-    except (OSError, KeyError, CorruptFileError) as error:
-        raise ProofError(f"{path} cannot be read: {error}. {_REPAIR}") from None
+    except KeyError as error:
+        raise ProofError(f"{path} cannot be read: array {error} is missing. {_REPAIR}") from None
+    except (OSError, CorruptFileError) as error:
+        raise ProofError(f"{path} cannot be read: {short_reason(error)}. {_REPAIR}") from None
     if outputs.dtype != np.float32 or outputs.ndim != 3 or not np.isfinite(outputs).all():
         raise ProofError(
             f"{path} holds {outputs.dtype} of shape {outputs.shape}; expected finite float32 of "
@@ -167,7 +184,7 @@ def file_descriptions(exits: Row) -> dict[str, str]:
 
 
 def section(exits: Row) -> str:
-    """Return the text of the model card on early exits (``exits`` of ``proof.json``)."""
+    """Return the Markdown section of the model card for ``exits`` of ``proof.json``."""
     lines = ["| | predicted | test split |", "| --- | --- | --- |"]
     stages = exits["foreseen"], exits["found"]
     for i, threshold in enumerate(exits["thresholds"]):

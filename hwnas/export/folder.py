@@ -26,9 +26,9 @@ _MAX_NAMED = 5  # files
 
 @contextmanager
 def building(root: Path, name: str) -> Iterator[Path]:
-    """Create a temporary folder for the export ``root/name``; it is removed at the end.
+    """Create an empty temporary folder for the export ``root/name``, and yield its path.
 
-    ``keep`` renames it to its final name before.
+    The folder is removed when the context ends. To keep the export, call ``keep`` before.
     """
     folder = root / BUILDING / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -53,6 +53,9 @@ def keep(folder: Path, root: Path, name: str) -> Path:
     """Rename a finished temporary folder to ``root/name``, and return this path.
 
     If ``name`` ends in ``.failed``, an earlier folder of this name is replaced.
+
+    Raises:
+        OSError: the path exists and is not an empty folder.
     """
     path = root / name
     if name.endswith(".failed"):
@@ -65,7 +68,8 @@ def keep(folder: Path, root: Path, name: str) -> Path:
 def sweep(root: Path, *, beside: bool) -> None:
     """Remove the temporary folders of killed exports in ``root``, which the caller has locked.
 
-    With ``beside`` those in sibling folders of ``root``, too, unless another process locks them.
+    With ``beside`` those in sibling folders of ``root``, too, unless another process locks them; a
+    sibling folder that is then empty is also removed.
     """
     shutil.rmtree(root / BUILDING, ignore_errors=True)
     for unfinished in root.parent.glob(f"*/{BUILDING}") if beside else ():
@@ -82,7 +86,8 @@ def sweep(root: Path, *, beside: bool) -> None:
 def digests(folder: Path) -> dict[str, str]:
     """Return the sha256 in hexadecimal of all files of an export except proof and signature.
 
-    Keys are paths in the folder; links have the value ``a link``.
+    Keys are paths relative to the folder; symbolic links have the value ``a link``. Files of git
+    (``.git``, ``.gitattributes``, ``.gitignore``) are left out.
     """
     result = {}
     for path in sorted(folder.rglob("*")):
@@ -99,8 +104,11 @@ def digests(folder: Path) -> dict[str, str]:
 def differences(recorded: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
     """Return messages on files that are missing, changed or not part of the export.
 
-    Arguments are sha256 by path, in the proof and in the folder. After five messages the last one
-    says how many more there are.
+    The list is empty if there are none. After five messages, a last one has the number of others.
+
+    Args:
+        recorded: sha256 by path, from the proof.
+        actual: sha256 by path, from the folder.
     """
     missing = [f"{name} is missing" for name in recorded if name not in actual]
     changed = [f"{n} was changed" for n, d in recorded.items() if actual.get(n, d) != d]
@@ -114,7 +122,7 @@ def check_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
     """Check that all files of an export are those of its proof.
 
     Raises:
-        ProofError: files differ; the message has their names.
+        ProofError: a file is missing, changed or additional; the message has up to five names.
     """
     if differing := differences(recorded, digests(folder)):
         raise ProofError(
@@ -135,10 +143,11 @@ _UNSIGNED = (
 
 
 def private_key(path: str) -> "Ed25519PrivateKey":
-    """Return the private key in the file ``path``, the value of the option ``sign``.
+    """Return the private Ed25519 key in a PEM file ``path``, the value of the option ``sign``.
 
     Raises:
-        ConfigError: the file is missing or has no such key, or ``cryptography`` is not installed.
+        ConfigError: the file is missing or unreadable, has no such key, or the key has a password;
+            or the package ``cryptography`` is not installed.
     """
     _check_installed(f"sign={path}")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -163,14 +172,18 @@ def sign(folder: Path, key: "Ed25519PrivateKey") -> None:
 
 
 def check_signature(folder: Path, key: str | None) -> str:
-    """Check the signature of an export, and return a sentence about it; empty without a proof.
+    """Check the signature of an export, and return a sentence about the result.
+
+    The sentence is empty if ``key`` is given and the folder has no ``proof.json``.
 
     Args:
         folder: The export.
-        key: File of a public key; ``None``: the signature is not checked.
+        key: File of a public key (Ed25519, PEM); ``None``: the signature is not checked, and the
+            sentence is about whether there is one.
 
     Raises:
-        ProofError: the export is not signed, or with another key.
+        ProofError: the export is not signed, or the signature does not match ``proof.json`` and
+            the key.
         ConfigError: the key cannot be read, or ``cryptography`` is not installed.
     """
     signed = (folder / SIGNATURE).is_file()
@@ -180,7 +193,8 @@ def check_signature(folder: Path, key: str | None) -> str:
     public = _public_key(key)
     if not signed and (folder / PROOF).is_file():
         raise ProofError(
-            f"{folder} is not signed (it has no {SIGNATURE}): omit key, or ask for a signed export."
+            f"{folder} is not signed (it has no {SIGNATURE}): omit key={key}, or use a signed "
+            "export (hwnas export with sign=KEY.pem)."
         )
     from cryptography.exceptions import InvalidSignature
 
@@ -223,7 +237,9 @@ def _pem(option: str, path: str) -> bytes:
     except FileNotFoundError:
         raise ConfigError(f"{option}={path}: file not found; correct the path.") from None
     except CorruptFileError as problem:
-        raise ConfigError(f"{option}={path}: {problem}.") from None
+        raise ConfigError(
+            f"{option}={path} cannot be read: {problem}. Give the path of a readable PEM file."
+        ) from None
 
 
 def _check_installed(option: str) -> None:

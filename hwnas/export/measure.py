@@ -37,28 +37,30 @@ _LIMIT_FIELDS = ("name", "batch", "threads", "dtype")
 
 @dataclass(frozen=True)
 class ArtefactCosts:
-    """Costs of a file of an export on a target, measured or compiled again."""
+    """Costs of a file of an export on a target, measured or estimated again."""
 
     target: Target
     name: str  #: name of the file, or ``All segments``
     figures: Quantities  #: costs by name, as ``latency_ms``
-    before: Quantities  #: the same in the proof; empty for another target
-    limits: Mapping[str, float]  #: of the budget, if they apply to the target
-    #: figures and files that differ from the proof, though the compiler has the same version
+    before: Quantities  #: costs in the proof by name; empty if it is of another target
+    limits: Mapping[str, float]  #: limits of the budget by cost; empty for another target
+    #: names of costs and files that differ from the proof, though the compiler has the same version
     changed: Sequence[str] = ()
-    same_file: bool | None = (
-        None  #: whether the compiler made the same file; ``None``: none, or for another target
-    )
+    #: whether compiling again gave the same file; ``None``: not compiled, or another target
+    same_file: bool | None = None
 
     def lines(self) -> list[str]:
-        """Return the costs as lines of text, with those of the proof where they differ."""
+        """Return the costs as lines of text, with those of the proof where they differ.
+
+        Limits of the budget whose cost was not measured, and the comparison of files, have a line.
+        """
         lines = [f"{self.name} on {self.target.name}, {self.target.caveat}:"]
         for name, figure in self.figures.items():
             before = self.before.get(name, figure)
             recorded = "" if before == figure else f"; the proof says {before.value:.4g}"
             lines.append(f"  {name} {_text(figure)}{recorded}")
         lines += [
-            f"  budget.{name} was not repeated: {name} is not known here."
+            f"  budget.{name} was not checked: {name} is not measured on this target."
             for name in self.limits
             if name not in self.figures
         ]
@@ -69,7 +71,10 @@ class ArtefactCosts:
 
     @property
     def failed(self) -> list[str]:
-        """Names of figures and files that differ from the proof, and of exceeded limits."""
+        """The names in ``changed``, and those of limits that are not met, as ``budget.latency_ms``.
+
+        Empty if nothing failed.
+        """
         checks = proof.within_budget(self.limits, self.figures)
         return [*self.changed, *(check.name for check in checks if not check.holds)]
 
@@ -82,7 +87,7 @@ class TimingDevice:
         self.worker, self.table = worker, LatencyTable(Path(table_name(target)))
 
     def plan(self, op: OpSpec) -> str:
-        """Raise an error: files of exports are compiled already.
+        """Not supported, as the files of exports are compiled already.
 
         Raises:
             CompileError: always.
@@ -95,7 +100,10 @@ class TimingDevice:
 
 @contextlib.contextmanager
 def worker(target: Target, config: VerifyConfig) -> Iterator[RetryingPool]:
-    """Start processes that run and time compiled networks on a target until the context ends."""
+    """Yield a pool of processes that run and time networks on a target.
+
+    They start on demand, and end with the context.
+    """
     pool = DevicePool(target, config.timing, config.rpc, config.limit_s)
     try:
         yield RetryingPool(pool)
@@ -106,10 +114,10 @@ def worker(target: Target, config: VerifyConfig) -> Iterator[RetryingPool]:
 def measure(
     folder: Path, recorded: Proof, target: Target, config: VerifyConfig
 ) -> list[ArtefactCosts]:
-    """Return the costs of an export on a target: compiled again, or measured.
+    """Return the costs of an export on a target, timed on the device or estimated by its compiler.
 
-    The first entry is the whole network; a network with early exits has a second one, all its
-    segments.
+    The first entry is the whole network. A network with early exits has a second one, the sum of
+    all its segments, if the target can run them.
 
     Args:
         folder: The export.
@@ -119,8 +127,10 @@ def measure(
 
     Raises:
         ConfigError: the export has no artefact for the target, the artefact has another batch size,
-            or a package is missing.
+            a package is missing, or the target is not connected.
         ProofError: ``images.npz`` cannot be read.
+        CompileError: the compiler or the runtime rejects a file.
+        DeviceError: the device does not respond in time.
     """
     lowered = operators_from_json(recorded["model"]["operators"])
     target = _with_facts(target, target_of(recorded))

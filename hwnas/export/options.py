@@ -16,9 +16,10 @@ class VerifyConfig:
     #: file of a public key (Ed25519, PEM) that the signature must match; default: not checked
     key: str | None = None
     data: str | None = None  #: path of the data set on this machine; default: as in the proof
-    target: Target | None = None  #: target on which the export is measured, too; default: none
-    timing: TimingConfig = field(default_factory=TimingConfig)
-    rpc: Remote = field(default_factory=Remote)
+    #: target on which costs are measured or estimated again; default: costs are not repeated
+    target: Target | None = None
+    timing: TimingConfig = field(default_factory=TimingConfig)  #: options of time measurements
+    rpc: Remote = field(default_factory=Remote)  #: connection to a device in the network
     #: time limit of one measurement in seconds
     limit_s: float = bounded("(0, 86_400]", 120.0)
 
@@ -35,7 +36,8 @@ class SplitConfig:
     export: str = ""  #: folder of an export
     #: targets on which the parts are timed, several as [A,B]; default: that of the export
     target: Target | None = None
-    cuts: int = bounded("[1, 100]", 4)  #: maximum number of places at which the network is split
+    #: maximum number of places at which the network is split, each in two parts; one place a split
+    cuts: int = bounded("[1, 100]", 4)
     #: batch sizes to time, in images per inference
     batches: list[int] = field(default_factory=lambda: [1, 2, 4, 8], metadata=limits("[1, 256]"))
     dir: str | None = None  #: output folder; default: runs/split/<time>

@@ -13,8 +13,9 @@ from hwnas.tasks import metrics
 from hwnas.tasks.metrics import costs_in, maximise_flags, metric_of, quality_in
 
 NAMES = ("knee", "most_accurate", "fastest", "smallest", "all")
-Values = Mapping[str, float]  #: of one network, by column
-Offers = Mapping[str, Values]  #: verified values by id; columns of several targets: npu.latency_ms
+Values = Mapping[str, float]  #: verified values of one network, by column
+#: values of networks by id; columns of a search for several targets: ``npu.latency_ms``
+Offers = Mapping[str, Values]
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -35,15 +36,25 @@ class Query:
     limits: Sequence[tuple[str, str, float]]  #: column, comparison and number
 
     def holds(self, values: Values) -> bool:
-        """Return whether a network is within all limits."""
+        """Return True if the values of a network meet all limits.
+
+        ``values`` must have all columns of the limits.
+        """
         return all(_COMPARISONS[sign](values[name], number) for name, sign, number in self.limits)
 
 
 def parse(text: str, columns: Collection[str]) -> Query:
     """Return the parsed form of ``[COLUMN max|min] [where COLUMN <= NUMBER {and ...}]``.
 
+    Comparisons are ``<=``, ``>=``, ``<`` and ``>``.
+
+    Args:
+        text: The expression.
+        columns: Allowed columns.
+
     Raises:
-        ConfigError: the text has another form, or names an unknown column.
+        ConfigError: the text is empty or has another form, or names a column that is not in
+            ``columns``.
     """
     # Names of targets are free text, so that known columns are matched before words.
     known = "|".join(map(re.escape, sorted(columns, key=len, reverse=True))) or "(?!)"
@@ -62,16 +73,20 @@ def parse(text: str, columns: Collection[str]) -> Query:
 
 
 def pick(front: Front, wanted: str, *, force: bool = False) -> list[str]:
-    """Return the ids of the selected members.
+    """Return the ids of the selected members of a front.
+
+    An expression without ``max`` or ``min``, and ``all``, select all members within the limits,
+    those with the worst metric first. Others select one.
 
     Args:
         front: The verified front.
-        wanted: A name of ``NAMES``, or an expression, see ``parse``.
-        force: Whether to include members that are not better than a constant answer.
+        wanted: A name of ``NAMES``, or an expression, see ``parse``. Ids are not accepted.
+        force: Whether to include members that are not significantly better than a constant answer.
 
     Raises:
-        ConfigError: no member is within the limits, or the expression is invalid.
-        RunError: no member was verified, or none is left on the front after verification.
+        ConfigError: no member is within the limits, or ``wanted`` is neither a name nor a valid
+            expression.
+        RunError: no member was verified, or none can be selected.
     """
     if not front.members:
         several = any("." in name for name in front.objectives)  # each target may have a front
@@ -110,8 +125,9 @@ def pick(front: Front, wanted: str, *, force: bool = False) -> list[str]:
 def offered(front: Front, *, force: bool = False) -> Offers:
     """Return the verified values of members on the front by id, those with the worst metric first.
 
-    Members that are not better than a constant answer are left out without ``force``. The metric is
-    that of the compiled artefact; of several targets, the worst one.
+    Members that verification removed from the front are left out; without ``force`` also those that
+    are not significantly better than a constant answer. The metric is that of the compiled
+    artefact; of several targets, the worst one.
     """
     offers = {
         member.candidate.id: {n: float(f.value) for n, f in sorted(member.all_figures.items())}
@@ -121,7 +137,10 @@ def offered(front: Front, *, force: bool = False) -> Offers:
 
 
 def recommended(front: Front) -> Member | None:
-    """Return the knee of the members on a front; ``None`` at chance level or without any."""
+    """Return the knee (see ``knee``) of the members that are better than a constant answer.
+
+    ``None`` if no member on the front is significantly better than that.
+    """
     if not (offers := offered(front)):
         return None
     name = knee(offers, front.objectives)
@@ -133,7 +152,11 @@ def knee(offers: Offers, objectives: Sequence[str]) -> str:
 
     All objectives are scaled to 0 to 1 over the front. With one cost the chord leads from the
     cheapest to the most accurate member; with several it is the plane on which the scaled metric is
-    the mean of the scaled costs.
+    the mean of the scaled costs. Ties: the better metric, then the lower costs, then the lower id.
+
+    Args:
+        offers: Values of at least one member, by id.
+        objectives: Columns of the metric and of one or more costs.
 
     Source: Das, "On characterizing the 'knee' of the Pareto curve based on normal-boundary
     intersection", Structural Optimization 1999, https://doi.org/10.1007/BF01195985.
@@ -153,7 +176,12 @@ def knee(offers: Offers, objectives: Sequence[str]) -> str:
 
 
 def geometric_mean(offer: Values, name: str) -> float:
-    """Return a cost of a network; of several targets, the geometric mean over them."""
+    """Return the geometric mean of a cost over the targets; with one target, the cost.
+
+    Args:
+        offer: Values of a network.
+        name: The cost without its target: ``latency_ms``. Values are raised to at least 1e-12.
+    """
     values = [value for n, value in offer.items() if n.rpartition(".")[2] == name]
     return math.exp(sum(math.log(max(v, 1e-12)) for v in values) / len(values))
 

@@ -21,14 +21,16 @@ Read = tuple[NDArray[np.float32], Targets]
 
 
 def load(recorded: Proof, path: str | None) -> ImageData:
-    """Return the data set of an export.
+    """Read the data set that an export was made with, and return it with its splits.
 
     Args:
         recorded: The ``proof.json`` of the export.
-        path: Path of the data set on this machine; default: as in the proof.
+        path: Path of the data set on this machine; ``None``: as in the proof.
 
     Raises:
-        DataError: the data set is missing, or differs from that in the proof.
+        DataError: the data set is not found, cannot be read, or has another digest than in the
+            proof.
+        ConfigError: the data set has no path, but ``path`` is given.
     """
     dataset = recorded["dataset"]
     names = {field.name for field in fields(DatasetConfig)}
@@ -53,7 +55,10 @@ def load(recorded: Proof, path: str | None) -> ImageData:
 
 
 def contradictions(recorded: Proof, data: ImageData) -> list[str]:
-    """Return a message per key of ``proof.json`` that does not match the data set."""
+    """Return a message per key of ``proof.json`` that does not match the data set.
+
+    Compared are task, numbers of images, normalisation, classes and the constant answer.
+    """
     dataset, task = recorded["dataset"], {**recorded["task"]}
     scored = data.with_metric(tasks.from_json(task).metric)
     expected_task = {name: value for name, value in scored.task.to_json().items() if name in task}
@@ -77,7 +82,11 @@ def contradictions(recorded: Proof, data: ImageData) -> list[str]:
 
 
 def batches(recorded: Proof, data: ImageData) -> Iterator[Read]:
-    """Yield batches of the test split: normalised images ``(N, C, R, R)``, and their targets."""
+    """Yield batches of the test split: normalised images ``(N, C, R, R)``, and their targets.
+
+    Images are resized to the input of the exported network and rounded to uint8 before they are
+    normalised.
+    """
     resolution = recorded["model"]["input"][1]
     batches_ = data.batches(data.test, resolution, rounded=True)
     return ((images.numpy(), targets.numpy()) for images, targets in batches_)

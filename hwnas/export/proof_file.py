@@ -62,15 +62,15 @@ class OperatorRecord(TypedDict):
 
 
 class ModelRecord(TypedDict):
-    """The network of an export."""
+    """The network of an export, without early exits."""
 
     id: str  #: id of the genotype
-    name: str
-    genotype: dict[str, int | float | str]  #: values of the choices
-    search_space: str
-    family: str
+    name: str  #: title of the model card
+    genotype: dict[str, int | float | str]  #: value of each choice of the search space, by name
+    search_space: str  #: name of the search space
+    family: str  #: name of the network family
     input: _Shape  #: (C, H, W)
-    n_outputs: Size
+    n_outputs: Size  #: number of classes or of predicted values
     macs_m: float  #: millions of multiply-accumulates per image
     params_m: float  #: millions of parameters
     operators: Annotated[list[OperatorRecord], NumberBounds(1, 100_000)]
@@ -88,11 +88,11 @@ class AgreementRecord(TypedDict):
 
 
 class ArtefactRecord(TypedDict):
-    """Results of an artefact; a further key is the metric, as ``accuracy``."""
+    """Results of an artefact; a further key is the metric on the test split, as ``accuracy``."""
 
-    runtime: str
-    dtype: str
-    files: list[str]
+    runtime: str  #: name of the runtime that runs it
+    dtype: str  #: type in which it computes
+    files: list[str]  #: names of its files
     not_run: NotRequired[str]  #: why it could not run on the machine of the export
     agreement: NotRequired[AgreementRecord]  #: absent if it did not run
 
@@ -111,9 +111,9 @@ class CheckRecord(TypedDict):
 class LimitRecord(TypedDict):
     """A limit of the budget."""
 
-    limit: Positive  #: in the unit of the figure
-    #: distance of the worse end of the figure's interval to the limit, as a fraction of the limit;
-    #: 0 or more if met; ``None``: not finite
+    limit: Positive  #: in the unit of the cost
+    #: how far the worse end of the cost's interval is within the limit, as a fraction of the
+    #: limit; below 0 if the limit is not met; ``None``: not finite
     margin: float | None
 
 
@@ -127,9 +127,10 @@ class NormalisationRecord(TypedDict):
 class DataRecord(TypedDict):
     """The data set; further keys are its options (``dataset.*``)."""
 
-    digest: str  #: of images, targets and splits
-    max_resolution: Annotated[int, NumberBounds(1, 1 << 14)]  #: pixels of a side
-    images: dict[str, Count]  #: number by split
+    digest: str  #: digest of images, targets and splits
+    #: side in pixels to which images of files were resized on loading
+    max_resolution: Annotated[int, NumberBounds(1, 1 << 14)]
+    images: dict[str, Count]  #: number of images by split
     normalisation: NormalisationRecord
 
 
@@ -140,24 +141,25 @@ class _NamedRecord(TypedDict):
 class ProvenanceRecord(TypedDict):
     """Command, versions and machine of the export."""
 
-    date: str
-    command: str
-    versions: dict[str, str]
-    machine: dict[str, Any]
+    date: str  #: time of the export
+    command: str  #: command that made it
+    versions: dict[str, str]  #: version by package
+    machine: dict[str, Any]  #: its facts, as ``system`` and ``cpu``
 
 
 class ExitStatisticsRecord(TypedDict):
     """Statistics of early exits on a split of the data set."""
 
-    left: list[QuantityRow]  #: fraction of images that leave at each exit
-    accuracy: QuantityRow
-    costs: dict[str, QuantityRow]  #: mean per image
+    left: list[QuantityRow]  #: fraction of images that leave at each exit, the end excluded
+    accuracy: QuantityRow  #: fraction of correct predictions
+    costs: dict[str, QuantityRow]  #: mean cost per image: ``expected_latency_ms``, ...
 
 
 class ThresholdRecord(TypedDict):
     """Confidence thresholds of the exits, with their statistics."""
 
-    thresholds: Annotated[list[float], NumberBounds(1, 100)]  #: of each exit
+    #: minimum confidence of each exit; an image leaves at the first exit that reaches it
+    thresholds: Annotated[list[float], NumberBounds(1, 100)]
     foreseen: ExitStatisticsRecord  #: predicted, from the second half of the validation split
     found: ExitStatisticsRecord  #: on the test split
 
@@ -166,50 +168,52 @@ class EarlyExitsRecord(ThresholdRecord):
     """The segments of a network with exits, with the chosen thresholds."""
 
     operators: Annotated[list[OperatorRecord], NumberBounds(1, 100_000)]  #: including exits
-    outputs: Annotated[list[str], NumberBounds(2, 101)]  #: of exits, and of the end
-    segments: Annotated[list[list[str]], NumberBounds(2, 101)]  #: files of each
-    max_drop: float  #: allowed loss on the validation split, in points of accuracy
+    #: names of the operators that return the outputs of each exit, then of the end
+    outputs: Annotated[list[str], NumberBounds(2, 101)]
+    #: names of the files of each segment
+    segments: Annotated[list[list[str]], NumberBounds(2, 101)]
+    max_drop: float  #: allowed loss on the validation split, in percentage points of accuracy
     trained: bool  #: whether torch's outputs are of a simulation of int8
-    costs: list[dict[str, QuantityRow]]  #: of each segment
-    worst: dict[str, QuantityRow]  #: of an image that runs to the end
+    costs: list[dict[str, QuantityRow]]  #: costs of each segment, by name
+    worst: dict[str, QuantityRow]  #: costs of an image that runs to the end, by name
 
 
 class Proof(TypedDict):
     """Content of ``proof.json``."""
 
-    format: int
+    format: int  #: version of this schema
     made: ProvenanceRecord
     model: Annotated[ModelRecord, OPEN]
     task: Annotated[_NamedRecord, OPEN]
-    license: str
+    license: str  #: licence of the export, as its identifier
     source: dict[str, Any]  #: the search: run, command, supernet and reported figures
-    seed: int
+    seed: int  #: seed of the search
     training: dict[str, Any]  #: options ``train.*`` of the search
     finishing: dict[str, Any]  #: steps of fine-tuning and quantisation
     dataset: Annotated[DataRecord, OPEN]
     target: dict[str, Any]  #: options ``target.*``
-    energy_source: str
-    reference: dict[str, QuantityRow]  #: the metric of torch on the test split, by name
+    energy_source: str  #: text on the origin of the energy
+    reference: dict[str, QuantityRow]  #: metric of torch (float32) on the test split, by its name
     artefacts: dict[str, Annotated[ArtefactRecord, OPEN]]  #: by name of their first file
     own_artefact: str  #: the artefact that the target runs
     figures: dict[str, QuantityRow]  #: costs of ``own_artefact`` on the target, by name
     details: dict[str, float | None]  #: further results of the measurement
     budget: dict[str, LimitRecord]  #: by figure
-    max_int8_drop: float  #: allowed loss by int8, in points of accuracy or per cent of an error
-    tolerances: dict[str, dict[str, float | str]]  #: allowed errors by type of numbers
+    max_int8_drop: float  #: allowed loss by int8, in the points of ``MetricLoss``
+    tolerances: dict[str, dict[str, float | str]]  #: allowed errors by dtype, see ``checks``
     checks: list[CheckRecord]
     commands: dict[str, str]  #: how to repeat search, export and verification
     opset: Size  #: version of ONNX operators
-    n_images: Annotated[int, NumberBounds(1, 1 << 16)]  #: in ``images.npz``
-    files: dict[str, str]  #: sha256 by path
-    exits: NotRequired[EarlyExitsRecord]
+    n_images: Annotated[int, NumberBounds(1, 1 << 16)]  #: number of images in ``images.npz``
+    files: dict[str, str]  #: sha256 in hexadecimal of each file, by path; without proof, signature
+    exits: NotRequired[EarlyExitsRecord]  #: absent for networks without early exits
 
 
 def read_proof(folder: Path) -> Proof:
     """Return the checked content of ``proof.json`` in an export.
 
     Raises:
-        RunError: the folder is no export, or its proof is invalid or inconsistent.
+        RunError: the folder has no ``proof.json``, or this is invalid or contradicts itself.
     """
     path = folder / PROOF
     try:
@@ -330,9 +334,10 @@ def _check_task(proof: Proof) -> None:
 
 
 def name_of(recorded: Proof) -> str:
-    """Return the id of an exported network; if pruned or of fewer bits, followed by a digest.
+    """Return the id of an exported network.
 
-    The digest, of its operators, distinguishes it from the original network.
+    If it was pruned or has weights of fewer bits, ``+`` and six digits of a digest of its operators
+    follow, to distinguish it from the original network.
     """
     name, steps = str(recorded["model"]["id"]), recorded["finishing"]["steps"]
     if not {"narrowed", "rounded"} & {step["step"] for step in steps}:
@@ -342,14 +347,22 @@ def name_of(recorded: Proof) -> str:
 
 
 def target_of(recorded: Proof) -> Target:
-    """Return the target of ``proof.json``, without its compiler: the files are compiled."""
+    """Return the target of ``proof.json``, without the path of its C compiler.
+
+    Raises:
+        SchemaError: a field is unknown or missing.
+        ConfigError: a value is not allowed.
+    """
     facts = recorded["target"]
     tvm = facts.get("tvm")
     return from_facts(facts | {"tvm": tvm | {"cc": ""}} if tvm else facts)
 
 
 def operators_to_json(lowered: Graph) -> list[Any]:
-    """Return the operators of a graph as in ``proof.json``; defaults are left out."""
+    """Return the operators of a graph as in ``proof.json``, see ``OperatorRecord``.
+
+    Fields with their default are left out.
+    """
     defaults = {"weight_bits": NATIVE_BITS, "in_float": False, "is_sparse": False}
     return [
         {k: v for k, v in asdict(node).items() if k not in defaults or defaults[k] != v}
@@ -378,5 +391,5 @@ def exits_from_json(record: EarlyExitsRecord) -> Graph:
 
 
 def figures_to_json(figures: Quantities) -> dict[str, Any]:
-    """Return figures as lists [value, source, low, high], by name."""
+    """Return quantities as lists ``[value, source, low, high]``, by name."""
     return {name: figure.to_json() for name, figure in figures.items()}

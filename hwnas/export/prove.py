@@ -40,9 +40,10 @@ class Prover:
 
     data: ImageData
     artefacts: Artefacts  #: runs the artefact of the target, and returns its costs
-    worker: RetryingPool | None  #: process for artefacts that ``runtimes.needs_worker``
-    limits: Mapping[str, float]  #: budget by figure
-    max_int8_drop: float  #: allowed loss by int8, in points of accuracy or per cent of an error
+    #: process for artefacts for which ``runtimes.needs_worker`` is True; ``None``: there are none
+    worker: RetryingPool | None
+    limits: Mapping[str, float]  #: limits of the budget, by name of the cost
+    max_int8_drop: float  #: allowed loss by int8, in the points of ``MetricLoss``
     images: ReferenceImages  #: images of the export, with the outputs of torch
     #: whether the artefact of the target is compared with torch in the worker, because another
     #: runtime opens it in this process
@@ -54,21 +55,24 @@ class ProofEvidence:
     """Results of the checks of an export."""
 
     metric: str  #: name of the metric, as ``accuracy``
-    reference: Quantity  #: the metric of torch on the test split
+    reference: Quantity  #: the metric of the float32 network in torch on the test split
     #: the metric on the test split of each artefact that runs on this machine
     figures: Mapping[str, Quantity]
-    agreements: Mapping[str, Agreement]  #: differences to torch, by artefact
-    not_run: Mapping[str, str]  #: reasons why artefacts do not run on this machine
+    agreements: Mapping[str, Agreement]  #: differences to torch, by artefact that runs here
+    not_run: Mapping[str, str]  #: reasons why artefacts do not run on this machine, by name
     cost: Cost  #: of the artefact that the target runs
     checks: Sequence[Check]
 
     @property
     def failed(self) -> list[str]:
-        """The names of failed checks."""
+        """The names of failed checks, as ``model.onnx.error``; empty if all passed."""
         return [check.name for check in self.checks if not check.holds]
 
     def artefacts(self) -> dict[str, Row]:
-        """Return the results of each artefact as in ``proof.json``, by name."""
+        """Return the results of each artefact as in ``proof.json``, by name.
+
+        Artefacts that do not run on this machine have the reason (``not_run``) instead of results.
+        """
         rows: dict[str, Row] = {}
         kinds = runtimes.kinds()
         for name in [*self.agreements, *self.not_run]:
@@ -84,7 +88,11 @@ class ProofEvidence:
 
 
 def choose_images(finished: DeployableNetwork, data: ImageData) -> ReferenceImages:
-    """Return at most 256 images for an export, evenly over the test split, with torch's outputs."""
+    """Return at most 256 images for an export, evenly spaced in the test split.
+
+    They have the outputs of the float32 network in torch and, after int8 training, those of its
+    simulation of int8.
+    """
     resolution = finished.graph[0].op.in_shape[1]
     n = min(N_IMAGES, len(data.test))
     index = torch.linspace(0, len(data.test) - 1, n).round().long()
@@ -100,7 +108,13 @@ def choose_images(finished: DeployableNetwork, data: ImageData) -> ReferenceImag
 def agreements(
     sessions: Mapping[str, Session], reference: ReferenceImages, data: ImageData
 ) -> dict[str, Agreement]:
-    """Return the difference of each artefact to torch on the images of the export, by name."""
+    """Return the difference of each artefact to torch on the images of the export, by name.
+
+    Args:
+        sessions: Loaded artefacts by name, a key of ``runtimes.kinds``.
+        reference: Images of the export.
+        data: The data set, whose normalisation is applied to the images.
+    """
     images = prepared(reference.pixels, list(data.mean), list(data.std))
     return {
         name: reference.agreement(data.task, session.run(images), runtimes.kinds()[name].dtype)
@@ -115,14 +129,19 @@ def prove(
     finished: DeployableNetwork,
     bench: Prover,
 ) -> ProofEvidence:
-    """Return the results of all checks of an export; a failed check raises no error.
+    """Run the artefacts of an export, and return the results of all checks.
+
+    A failed check raises no error.
 
     Args:
         folder: The export.
-        names: Names of its artefacts.
-        own: The artefact that the target runs.
+        names: Names of its artefacts, keys of ``runtimes.kinds``.
+        own: Name of the artefact that the target runs.
         finished: The network.
         bench: Data, devices and limits.
+
+    Raises:
+        CompileError: the runtime of an artefact cannot load it.
     """
     data, lowered = bench.data, finished.graph
     not_run = {name: why for name in names if (why := runtimes.hindrance(name))}

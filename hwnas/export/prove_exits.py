@@ -39,15 +39,19 @@ DEVIATION = 0.03
 class ExitNetworkFiles:
     """A network with early exits and the folder of its files."""
 
-    id: str
-    folder: Path
-    finished: DeployableNetwork
+    id: str  #: id of the genotype
+    folder: Path  #: folder of the unfinished export, with the files of all segments
+    finished: DeployableNetwork  #: the network with its exits
     target: Target
-    max_drop: float  #: allowed loss by leaving early on the validation split, in points
+    #: allowed loss by early exits on the validation split, in percentage points of accuracy
+    max_drop: float
 
 
 def prove(subject: ExitNetworkFiles, bench: Prover) -> tuple[EarlyExitsRecord, list[Check]]:
-    """Choose thresholds, write ``exits.json`` and ``exits.npz``, and return record and checks.
+    """Choose thresholds on the validation split, and check them on the test split.
+
+    The files ``exits.json`` and ``exits.npz`` are written into the folder. Returned are ``exits``
+    of ``proof.json``, and the checks; a failed check raises no error.
 
     Raises:
         ConfigError: the validation split is too small to choose thresholds.

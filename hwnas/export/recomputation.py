@@ -33,13 +33,24 @@ _MAX_BYTES = 16 << 20
 
 
 def network_code(recorded: Proof) -> str:
-    """Return the text of ``model.py`` for the network of a proof."""
+    """Return the text of ``model.py``, as this version writes it for the network of a proof.
+
+    Raises:
+        CompileError: an operator is not supported in ``model.py``.
+    """
     graph = operators_from_json(recorded["model"]["operators"])
     return standalone.source(graph, "Network of the proof.", _task(recorded))
 
 
 def contradictions(folder: Path, recorded: Proof, images: ReferenceImages) -> Iterator[str]:
-    """Yield a message per file, or key of ``proof.json``, that contradicts other parts."""
+    """Yield a message per file, or key of a file, that contradicts other parts of an export.
+
+    Files of the task, ``preprocessing.json``, ``model.py``, the C array and numbers of
+    ``proof.json`` are computed again from the proof and the images. Nothing: no contradiction.
+
+    Raises:
+        CompileError: an operator of the proof is not supported in ``model.py``.
+    """
     for name, content in _task(recorded).files().items():
         if _read(folder, name) != content.decode():
             yield f"{name} is not that of the task in the proof"
@@ -65,7 +76,10 @@ def _array(folder: Path, recorded: Proof) -> Iterator[str]:
 
 
 def unproven(folder: Path, recorded: Proof) -> str:
-    """Return a sentence on the parts of an export that only a signature can prove."""
+    """Return a text on the parts of an export that only a signature can prove.
+
+    It lists Python files whose code differs from what this version of hwnas writes.
+    """
     task, target = _task(recorded), target_of(recorded)
     expected = standalone.runners({*recorded["files"]}, task, target)
     if TORCH in recorded["files"]:
@@ -134,7 +148,10 @@ def _preprocessing(folder: Path, recorded: Proof) -> Iterator[str]:
 
 
 def same_values(actual: object, expected: object) -> bool:
-    """Return whether two JSON values are equal, floats up to a relative difference of 1e-5."""
+    """Return whether two JSON values are equal; numbers may differ by a factor of 1e-5.
+
+    That applies where ``expected`` is a float. Mappings need the same keys, lists the same length.
+    """
     if isinstance(expected, Mapping):
         return (
             isinstance(actual, Mapping)

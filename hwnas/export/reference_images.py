@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.core.errors import ProofError
+from hwnas.core.errors import ProofError, short_reason
 from hwnas.core.safe_read import CorruptFileError, read_npz
 from hwnas.export.checks import TRAINED, Agreement, Floats, agreement
 from hwnas.export.proof_file import Proof
@@ -21,7 +21,7 @@ _MAX_BYTES = 2 << 30  # of the arrays
 def prepared(pixels: NDArray[np.uint8], mean: list[float], std: list[float]) -> Floats:
     """Return uint8 images ``(N, R, R, C)`` normalised, as float32 ``(N, C, R, R)``.
 
-    ``mean`` and ``std`` are fractions of 255, by channel. The arithmetic is that of
+    ``mean`` and ``std`` have a value per channel, as fractions of 255. The arithmetic is that of
     ``ImageData.prepare``, so that both round in the same way.
     """
     shift, scale = (np.array(values, np.float32) * 255 for values in (mean, std))
@@ -34,14 +34,16 @@ class ReferenceImages:
     """The test images of an export, with the outputs of torch."""
 
     pixels: NDArray[np.uint8]  #: ``(N, R, R, C)``
-    targets: Targets
+    targets: Targets  #: classes ``(N,)``, or values ``(N, n)``
     expected: Floats  #: outputs of torch in float32 ``(N, n_outputs)``
-    expected_int8: Floats | None = None  #: of torch's simulation of int8, after int8 training
+    #: outputs of torch's simulation of int8 ``(N, n_outputs)``; ``None`` without int8 training
+    expected_int8: Floats | None = None
 
     def agreement(self, task: Task, outputs: Floats, dtype: str) -> Agreement:
         """Return the difference between outputs ``(N, n_outputs)`` of an artefact and torch's.
 
-        ``dtype`` is the type in which the artefact computes.
+        ``dtype`` is the type in which the artefact computes. Torch's outputs are ``expected_int8``
+        for ``int8``, if there are any; else ``expected``.
         """
         if dtype == "int8" and self.expected_int8 is not None:
             return agreement(task, outputs, self.expected_int8, TRAINED)
@@ -55,10 +57,11 @@ class ReferenceImages:
 
 
 def read_reference_images(folder: Path, recorded: Proof) -> ReferenceImages:
-    """Return the images in ``images.npz`` of an export.
+    """Return the images and outputs in ``images.npz`` of an export.
 
     Raises:
-        ProofError: the file cannot be read, or does not fit the network of the proof.
+        ProofError: the file cannot be read, an array is missing or does not fit the network of the
+            proof, or outputs are not finite.
     """
     try:
         names = ["pixels", "targets", "expected", _INT8]
@@ -75,7 +78,8 @@ def read_reference_images(folder: Path, recorded: Proof) -> ReferenceImages:
             f"{folder / IMAGES} cannot be read: array {error} is missing. {_REPAIR}"
         ) from None
     except (OSError, CorruptFileError) as error:
-        raise ProofError(f"{folder / IMAGES} cannot be read: {error}. {_REPAIR}") from None
+        reason = short_reason(error)
+        raise ProofError(f"{folder / IMAGES} cannot be read: {reason}. {_REPAIR}") from None
     return images
 
 

@@ -45,13 +45,19 @@ def paths(folder: Path, name: str) -> dict[str, Path]:
 
 
 def hindrance(name: str) -> str:
-    """Return the reason why an artefact cannot run on this machine; empty if it can."""
+    """Return the reason why an artefact cannot run on this machine; empty if it can.
+
+    ``name`` is a key of ``kinds``. The reason is a missing package or a device that is not here.
+    """
     kind = kinds()[name]
     return kind.unavailable_reason or backends.lacking(kind.needs)
 
 
 def needs_worker(name: str) -> bool:
-    """Return whether an artefact runs only in a worker process of its target."""
+    """Return True if an artefact (a key of ``kinds``) runs only in a worker process of its target.
+
+    False: it can be loaded in this process.
+    """
     return name != TORCH and not kinds()[name].opens
 
 
@@ -61,10 +67,12 @@ def session(folder: Path, name: str, worker: RetryingPool | None) -> Session:
     Args:
         folder: The export.
         name: A key of ``kinds``.
-        worker: Process that runs artefacts for which ``needs_worker`` is True.
+        worker: Process that runs artefacts for which ``needs_worker`` is True; may be ``None`` for
+            others.
 
     Raises:
         CompileError: the runtime cannot load the file.
+        ConfigError: a required package is not installed.
     """
     if name == TORCH:
         return TorchSession(load_module(folder / "model.py").load())
@@ -118,7 +126,10 @@ _BATCH = 256  # images
 
 
 def load_module(path: Path) -> Any:
-    """Return the module of a Python file, executed; bytecode is neither read nor written."""
+    """Execute a Python file, and return its module; bytecode is neither read nor written.
+
+    Errors of the executed code are passed on.
+    """
     loader = _Source(f"hwnas_export_{path.parent.name}", str(path))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None

@@ -131,7 +131,7 @@ if __name__ == "__main__":
 
 
 def weights_file(lowered: Graph, weights: Weights, metadata: Mapping[str, str]) -> bytes:
-    """Return the content of ``model.safetensors``: weights under the names of ``model.py``."""
+    """Return the content of ``model.safetensors``: float32 weights, named as in ``model.py``."""
     tensors: dict[str, NDArray[np.float32]] = {}
     for node in lowered:
         if node.op.n_params:
@@ -151,7 +151,7 @@ def source(lowered: Graph, title: str, task: Task) -> str:
         task: The task of the network.
 
     Raises:
-        CompileError: an operator is not supported.
+        CompileError: an operator is not supported, or its name is not a Python identifier.
     """
     forward = _Forward(lowered)
     steps = forward.lines()
