@@ -39,8 +39,8 @@ BootstrapInterval = tuple[float, float]
 class BootstrapDraws:
     """Number and seed of bootstrap samples."""
 
-    n: int = 1000  #: 0: no intervals
-    seed: int = 0
+    n: int = 1000  #: number of samples; 0: no intervals are computed
+    seed: int = 0  #: equal seeds give equal samples
 
 
 DRAWS = BootstrapDraws()
@@ -50,13 +50,18 @@ DRAWS = BootstrapDraws()
 class FrontUncertainty:
     """Uncertainty of fronts by bootstrap; each field has one entry per front."""
 
-    intervals: Sequence[Mapping[str, BootstrapInterval]]  #: 95 % (low, high), by indicator
-    on_own: Sequence[Array]  #: probabilities that points are on their own front ``(points,)``
-    on_all: Sequence[Array]  #: probabilities that they are on the front of all runs ``(points,)``
+    intervals: Sequence[Mapping[str, BootstrapInterval]]  #: 95 % interval by name of the indicator
+    #: probability of each point of a run to be non-dominated among the run's points ``(points,)``
+    on_own: Sequence[Array]
+    #: probability of each point to be non-dominated among the points of all runs ``(points,)``
+    on_all: Sequence[Array]
 
 
 def has_intervals(fronts: Sequence[RunFront]) -> bool:
-    """Return whether any value has an interval of random (not modelled) errors to sample from."""
+    """Return True if a value of a front has an interval, and its source is not ``modelled``.
+
+    Without such a value, all samples are equal.
+    """
     return any(bool((f.is_random & (f.low < f.high)).any()) for f in fronts)
 
 
@@ -70,9 +75,10 @@ def uncertainty(
 
     Args:
         fronts: The compared fronts.
-        yardstick: Frame and reference set; if that is the union of the fronts, it is sampled, too.
-        indicators: Indicators of each front, by name.
-        draws: Number of samples and seed.
+        yardstick: Frame and reference set. A reference set that is the union of the fronts is
+            computed for each sample.
+        indicators: Observed indicators of each front, by name.
+        draws: Number of samples (1 or more) and seed.
     """
     maximise = yardstick.frame.maximise
     samples: list[list[dict[str, float]]] = [[] for _ in fronts]
@@ -100,7 +106,7 @@ def sampled(fronts: Sequence[RunFront], draws: BootstrapDraws) -> Iterator[list[
 
     Values have split normal distributions: the median is the value, the 2.5 % and 97.5 % quantiles
     are the ends of its interval. Modelled values do not vary. A measurement that several fronts
-    share is sampled once for all of them.
+    share is sampled once for all of them. Samples of positive values stay above 0.
     """
     rows: dict[tuple[object, ...], int] = {}
     indices = [_noise_indices(front, rows) for front in fronts]

@@ -49,8 +49,8 @@ def fronts(
 ) -> Pictures:
     """Return a figure of the fronts of all runs: quality over each cost, with 95 % intervals.
 
-    ``frame`` has the reference point, at which the axes end. Above 400 points there are no
-    intervals.
+    It has a panel per cost. ``frame`` has the reference point: axes end there if points are beyond
+    it. Above 400 points there are no intervals.
     """
     groups = [*dict.fromkeys(front.group for front in compared)]
     alpha = 0.45 if len(compared) > len(groups) else 0.9
@@ -110,7 +110,8 @@ def _draw_front(
 def attainment(surfaces: Sequence[AttainmentSurface], frame: ReferenceFrame) -> Pictures:
     """Return a figure of the median attainment surface of each group, shaded between quartiles.
 
-    ``frame`` has the reference point, at which the axes end.
+    It has a panel per cost. ``frame`` has the reference point: axes end there if points are beyond
+    it.
     """
     groups = [*dict.fromkeys(surface.group for surface in surfaces)]
     costs = [*dict.fromkeys(surface.cost for surface in surfaces)]
@@ -157,7 +158,7 @@ def _stairs(grid: Array, x: Array, y: Array) -> Array:
 
 
 def convergence(rows: Sequence[Row]) -> Pictures:
-    """Return a figure of the hypervolume share over evaluations and, if known, over seconds.
+    """Return a figure of the hypervolume share over evaluations and, if recorded, over seconds.
 
     Groups of several runs: the median, shaded between the quartiles, up to the shortest run.
     ``rows`` are those of ``tables.convergence``.
@@ -204,7 +205,9 @@ def _draw_growth(axes: Axes, rows: Sequence[Row], kind: str, look: int) -> None:
 
 
 def critical_difference(ranking: Ranking, title: str) -> Pictures:
-    """Return a figure of mean ranks, with bars over groups that do not differ significantly.
+    """Return a figure of the groups' mean ranks, 1 (the best) on the left.
+
+    Bars connect groups that do not differ significantly. ``title`` is drawn above.
 
     Source: Demšar, 2006 (see ``significance``).
     """

@@ -53,8 +53,9 @@ def page(
         comparison: The comparison.
         rows: Rows of its CSV files, by name of the file without ``.csv``.
         words: Verdict, findings and method.
-        pictures: Text of SVG figures by name: ``fronts``, ``attainment``, ...
-        facts: Name and value of options and versions.
+        pictures: Text of SVG figures by name: ``fronts``, ``attainment``, ``convergence`` or
+            ``critical_difference``.
+        facts: Pairs of name and value, of options and versions.
     """
     return Page(
         "hwnas: fronts compared",

@@ -45,7 +45,9 @@ _SHARES = ("mape", "share_of_first", "share_of_second")
 
 
 def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]]) -> list[PageTable]:
-    """Return the tables of a comparison's page that have rows.
+    """Return the tables of a comparison's page; tables without rows are left out.
+
+    The table of coverage is also left out for more than 30 fronts.
 
     Args:
         comparison: The comparison.
@@ -66,7 +68,12 @@ def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]])
 
 
 def summary_table(comparison: Comparison) -> PageTable:
-    """Return a row per front or group, best first: hypervolume share and the ends of the front."""
+    """Return a table with a row per front, or per group if there are groups.
+
+    Columns are name, number of networks (or of runs), hypervolume share with its 95 % interval, and
+    the best value of each objective. The highest hypervolume share is first. Values of groups are
+    the mean share and medians of the others.
+    """
     quality, costs = tables.parts(comparison.objectives)
     objectives = [quality, *costs]
     ends = [f"{'highest' if o.maximise else 'lowest'} {o.title}" for o in objectives]

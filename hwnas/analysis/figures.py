@@ -36,6 +36,11 @@ class NotebookFigure(Figure):
 def read_fronts(path: Path) -> list[FrontData]:
     """Return the results of a search for each target, for figures.
 
+    A target of several has no verified members before the search has ended.
+
+    Args:
+        path: Folder of a search, or of one target within a search for several.
+
     Raises:
         RunError: the folder is not that of a search, or no trial is finished yet.
     """
@@ -68,16 +73,12 @@ def _front(path: Path) -> FrontData:
 
 
 def front_png(*fronts: FrontData) -> bytes:
-    """Return ``front_figure`` as the content of a PNG file."""
+    """Return the figure of ``front_figure`` as the content of a PNG file."""
     return _png(front_figure(*fronts))
 
 
 def front_figure(*fronts: FrontData) -> NotebookFigure:
-    """Return a figure with a panel per target: searched and verified points, and the budget.
-
-    The metric of the task is plotted over the first cost. Without verified members a panel shows
-    the searched front.
-    """
+    """Return a figure with a panel for each argument, as ``draw_front`` draws it."""
     n = len(fronts)
     size = (8, 5) if n == 1 else (6 * n, 5)
     figure = NotebookFigure(figsize=size, dpi=150, layout="constrained")
@@ -88,7 +89,11 @@ def front_figure(*fronts: FrontData) -> NotebookFigure:
 
 
 def draw_front(axes: Axes, front: FrontData) -> None:
-    """Draw a front into axes of matplotlib: the metric of the task over the first cost."""
+    """Draw a front into axes of matplotlib: the metric of the task over the first cost.
+
+    It has searched and verified points, and the limit of that cost. Without verified members it has
+    the searched front. Limits, scale, labels and legend of ``axes`` are set.
+    """
     candidates, members, beside = front.candidates, front.members, front.beside
     metric, cost = quality_in(front.objectives), costs_in(front.objectives)[0]
     drawn = [member.candidate for member in members] or pareto_front(candidates, front.objectives)
@@ -190,7 +195,10 @@ def _draw_overlay(axes: Axes, beside: OverlaidFront, metric: str, cost: str) -> 
 def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
     """Return a PNG file: predicted latency and MACs over measured latency of held-out networks.
 
-    ``networks`` are rows of a table's ``networks.csv``.
+    Args:
+        networks: Rows of ``networks.csv`` of a latency table.
+        space: Name of the search space whose networks are drawn; at least one must be held out.
+        title: Title of the figure.
     """
     rows = [r for r in networks if r["search_space"] == space and r["role"] == "held_out"]
     measured = [float(row["measured_ms"]) for row in rows]
@@ -226,7 +234,8 @@ def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
 def layers_png(layers: Sequence[tuple[str, float, str]], title: str) -> bytes:
     """Return a PNG file: a bar chart of the latency of each operator.
 
-    ``layers`` are (name, ms, ``compute``, ``memory``, ``launch`` or empty: what limits it).
+    ``layers`` has for each operator its name, its latency in ms and what limits it: ``compute``,
+    ``memory``, ``launch``, or empty if unknown.
     """
     colours = {"compute": VERIFIED, "memory": SEARCHED, "launch": DOMINATED, "": VERIFIED}
     height = 1.2 + 0.2 * len(layers)

@@ -29,16 +29,16 @@ class Objective:
     """A compared figure with its direction."""
 
     name: str  #: as ``latency_ms``, or a column of a CSV file
-    maximise: bool
+    maximise: bool  #: True if higher is better
 
     @property
     def title(self) -> str:
-        """Label with unit, as ``latency [ms]``; the name of figures that hwnas does not know."""
+        """Label with unit, as ``latency [ms]``; the name if it is not a metric of hwnas."""
         return metric_of(self.name).title if is_metric(self.name) else self.name
 
     @property
     def unit(self) -> str:
-        """The unit; empty if there is none, or hwnas does not know the figure."""
+        """The unit, as ``ms``; empty without one, or if it is not a metric of hwnas."""
         return metric_of(self.name).unit if is_metric(self.name) else ""
 
 
@@ -46,14 +46,18 @@ def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
     """Return the objectives of a mapping ``{accuracy: max, latency_ms: min}``.
 
     Raises:
-        ConfigError: there are not two to four, or a direction is wrong.
+        ConfigError: there are not two to four, a direction is not ``max`` or ``min``, or it is not
+            that of a metric of hwnas.
     """
     for name, direction in directions.items():
         if direction not in ("max", "min"):
             raise ConfigError(f"objectives: {name} must be max or min, got '{direction}'.")
         if is_metric(name) and metric_of(name).maximise is not (direction == "max"):
             right = "max" if metric_of(name).maximise else "min"
-            raise ConfigError(f"objectives: {name} is {direction}, but must be {right}.")
+            raise ConfigError(
+                f"objectives: {name} is {direction}, but a better {name} is a "
+                f"{'higher' if right == 'max' else 'lower'} one: write {name}: {right}."
+            )
     if not 2 <= len(directions) <= _MAX_OBJECTIVES:
         raise ConfigError(
             f"Fronts are compared in 2 to {_MAX_OBJECTIVES} objectives, got {len(directions)}: "
@@ -63,7 +67,10 @@ def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
 
 
 def directions_example(directions: Mapping[str, str]) -> str:
-    """Return the option ``objectives`` as text, with two of the given objectives if there are."""
+    """Return an example of the option ``objectives`` as text, for messages.
+
+    It has the first two of ``directions``, or accuracy and latency if there are fewer.
+    """
     pairs = [*directions.items()][:2]
     if len(pairs) < 2:
         pairs = [("accuracy", "max"), ("latency_ms", "min")]
@@ -71,16 +78,20 @@ def directions_example(directions: Mapping[str, str]) -> str:
 
 
 def declared(names: Sequence[str]) -> dict[str, str]:
-    """Return ``max`` or ``min`` by name, for metrics and costs that hwnas knows."""
+    """Return ``max`` or ``min`` by name: the direction of each metric.
+
+    Raises:
+        ConfigError: a name is not a metric of hwnas.
+    """
     return {name: "max" if metric_of(name).maximise else "min" for name in names}
 
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A network with its figures by name, at least the compared ones."""
+    """A network with its figures."""
 
-    id: str
-    figures: Quantities
+    id: str  #: id of the genotype, or of the row of a CSV file
+    figures: Quantities  #: metric and costs by name, at least the compared ones
 
 
 @dataclass(frozen=True)
@@ -90,22 +101,25 @@ class ComparedRun:
     name: str
     directions: Mapping[str, str]  #: ``max`` or ``min`` by objective; empty for CSV files
     scored: Sequence[FrontPoint]  #: feasible, completely scored networks, with searched figures
-    #: verified members that may be delivered; ``None``: the run has no verified front
+    #: verified members within the budget and not slower in int8 than in float32, with verified
+    #: figures; ``None``: nothing was verified
     verified: Sequence[FrontPoint] | None = None
-    group: str = ""
+    group: str = ""  #: runs of a group are repetitions, which are compared by their mean
     #: pairs runs of different groups in tests: the seed; of CSV files the column ``run``
     block: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)  #: of the manifest; empty: CSV file
-    data: str | None = None  #: equal for runs on the same images and splits; ``None``: unknown
-    limits: Mapping[str, float] = field(default_factory=dict)  #: budget by figure
+    #: digest of images and splits, equal for runs on the same; ``None``: unknown
+    data: str | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)  #: limits of the budget by cost
     target: str | None = None  #: name of the target; ``None``: CSV file
     notes: tuple[str, ...] = ()  #: remarks for the reader
-    #: in order of trials, with posterior figures if the search has ended; empty for CSV files
+    #: candidates in order of trials, with posterior figures if the search has ended; empty for CSV
+    #: files
     candidates: Sequence[Candidate] = ()
     #: seconds from the start of the first trial to the end of each, by number of the trial
     seconds: Mapping[int, float] = field(default_factory=dict)
     members: Sequence[Member] = ()  #: all verified members, including those off the front
-    path: str = ""  #: folder, or CSV file
+    path: str = ""  #: path of the run folder or CSV file
 
 
 @dataclass(frozen=True)
@@ -113,10 +127,10 @@ class RunFront:
     """The compared points of a run, with values in order of the objectives."""
 
     run: ComparedRun
-    points: Sequence[FrontPoint]
-    values: Array  #: ``(n, objectives)``
+    points: Sequence[FrontPoint]  #: see ``front``; each id once
+    values: Array  #: values of the points ``(n, objectives)``
     low: Array  #: lower ends of 95 % intervals, same shape; the value if unknown
-    high: Array  #: upper ends
+    high: Array  #: upper ends of 95 % intervals, same shape; the value if unknown
     is_random: NDArray[np.bool_]  #: True for values with independent errors (not modelled)
     mask: NDArray[np.bool_]  #: True for non-dominated points ``(n,)``
 
@@ -127,29 +141,33 @@ class RunFront:
 
     @property
     def name(self) -> str:
-        """The name of the run."""
+        """The name of ``run``."""
         return self.run.name
 
     @property
     def group(self) -> str:
-        """The group of the run."""
+        """The group of ``run``; runs of a group are repetitions."""
         return self.run.group
 
 
 def front(run: ComparedRun, objectives: Sequence[Objective], kind: FrontStage) -> RunFront:
     """Return the compared points of a run.
 
-    For ``verified`` these are all members that may be delivered, since dominated ones may be on the
-    front within their intervals; for ``searched`` the non-dominated networks.
+    For ``verified`` these are all of ``run.verified``, since dominated ones may be on the front
+    within their intervals; for ``searched`` the non-dominated networks of ``run.scored``.
 
     Raises:
         RunError: the front is empty, or a figure is missing or not finite.
     """
     points = run.scored if kind == "searched" else run.verified
     if not points:
+        reason = (
+            "no network is within the budget and completely scored"
+            if kind == "searched"
+            else "no verified network is within the budget and as fast in int8 as in float32"
+        )
         raise RunError(
-            f"{run.name}: the front is empty: no network is feasible and completely scored, or "
-            "none is faster in int8 than in float32. Leave the run out, finish it, or search "
+            f"{run.name}: the front is empty: {reason}. Leave the run out, finish it, or search "
             "again, for example with a larger budget."
         )
     distinct = list({point.id: point for point in reversed(points)}.values())[::-1]
@@ -187,7 +205,7 @@ def _check(run: ComparedRun, point: FrontPoint, objective: Objective) -> None:
         if value is not None and not np.isfinite(value):
             raise RunError(
                 f"{run.name}: {objective.name} of network {point.id} is {value}; only finite "
-                "numbers can be compared."
+                "numbers can be compared. Choose other objectives, or leave the run out."
             )
 
 
@@ -208,16 +226,16 @@ class ReferenceFrame:
     objectives: tuple[Objective, ...]
     ideal: Array  #: ``(objectives,)``
     reference: Array  #: ``(objectives,)``; worse than the ideal in each
-    origin: str  #: where the points come from, as text
+    origin: str  #: origin of the reference point, as text
 
     @property
     def maximise(self) -> list[bool]:
-        """Whether each objective is maximised, in order."""
+        """True for each objective that is maximised, in the order of ``objectives``."""
         return [objective.maximise for objective in self.objectives]
 
     @property
     def volume(self) -> float:
-        """The volume between the two points, in the product of the objectives' units."""
+        """The volume of the box from ideal to reference point, in the product of all units."""
         return float(np.prod(np.abs(self.reference - self.ideal)))
 
     def normalised(self, values: Array) -> Array:
@@ -228,7 +246,7 @@ class ReferenceFrame:
         return (values - self.ideal) / (self.reference - self.ideal)
 
     def to_json(self) -> dict[str, dict[str, float]]:
-        """Return ``ideal`` and ``reference``: for each a value by objective, in its unit."""
+        """Return ``ideal`` and ``reference``, each as a mapping from objective to value."""
         return {
             "ideal": self._named(self.ideal),
             "reference": self._named(self.reference),
@@ -241,8 +259,9 @@ class ReferenceFrame:
 def spanned(values: Array, objectives: Sequence[Objective]) -> ReferenceFrame:
     """Return the frame of all compared points ``(n, objectives)``.
 
-    The ideal is the best value of each objective, the reference point the worst value plus a tenth
-    of the range; if all values are equal, plus a tenth of the value (0.1 if it is 0).
+    The ideal is the best value of each objective. The reference point is the worst value, moved in
+    the worse direction by a tenth of the range; if all values are equal, by a tenth of the value
+    (0.1 if it is 0).
     """
     sign = np.array([-1.0 if o.maximise else 1.0 for o in objectives])
     best, worst = (values * sign).min(axis=0), (values * sign).max(axis=0)
@@ -257,8 +276,8 @@ def read_frame(path: Path, objectives: Sequence[Objective]) -> ReferenceFrame:
     """Return the frame in ``comparison.json``, or another JSON or YAML file (``reference=FILE``).
 
     Raises:
-        ConfigError: the file is missing or of a newer version, a point lacks an objective, or the
-            reference point is not worse than the ideal.
+        ConfigError: the file is missing, cannot be read or is of a newer version, a point has no
+            finite number for an objective, or the reference point is not worse than the ideal.
     """
     where = f"reference={path}"
     try:

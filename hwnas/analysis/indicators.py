@@ -22,7 +22,7 @@ class Indicator:
     """A quality indicator of fronts."""
 
     name: str  #: column of CSV files
-    title: str
+    title: str  #: name in tables
     higher_is_better: bool
     meaning: str  #: definition in one phrase
     is_relative: bool  #: whether it depends on the reference set
@@ -78,8 +78,8 @@ class Yardstick:
     def indicators(self, values: Array) -> dict[str, float]:
         """Return the value of each indicator of a front ``(n, objectives)``, by name.
 
-        ``epsilon_multiplicative`` is NaN if a value of the front or the reference set is not
-        positive.
+        Names and directions are those of ``INDICATORS``. ``epsilon_multiplicative`` is NaN if a
+        value of the front or the reference set is not positive.
         """
         share, points = self.share(values), self.frame.normalised(values)
         target = self.frame.normalised(self.target)
@@ -101,8 +101,8 @@ class Yardstick:
 def r2(points: Array) -> float:
     """Return the R2 indicator of normalised points ``(n, objectives)``; lower is better.
 
-    Exact for two objectives, else with about 1,000 weights. Values better than the ideal are
-    clipped.
+    Exact for two objectives; for three and four with about 1,000 weights. Values better than the
+    ideal count as 0.
     """
     clipped = np.maximum(points, 0.0)
     if points.shape[1] == 2:
@@ -113,7 +113,8 @@ def r2(points: Array) -> float:
 def r2_by_weights(points: Array, vectors: Array) -> float:
     """Return the mean over weights of the smallest weighted Tchebycheff distance to 0.
 
-    Points ``(n, objectives)`` must not be negative; ``vectors`` are weights ``(k, objectives)``.
+    Lower is better. Points ``(n, objectives)`` must not be negative; ``vectors`` are weights
+    ``(k, objectives)``.
     Source: Brockhoff et al., "On the properties of the R2
     indicator", 2012, https://doi.org/10.1145/2330163.2330230.
     """
@@ -132,7 +133,7 @@ def weights(n: int, divisions: int) -> Array:
     """Return uniformly distributed weights of ``n`` objectives ``(k, n)``; rows add up to 1.
 
     The lattice of Das and Dennis with multiples of ``1 / divisions``, shrunk towards the centre:
-    its corners have too much influence on means otherwise.
+    its corners have too much influence on means otherwise. The array is cached and read-only.
 
     Source: Das and Dennis, "Normal-boundary intersection", 1998,
     https://doi.org/10.1137/S1052623496307510.
@@ -147,7 +148,7 @@ def weights(n: int, divisions: int) -> Array:
 def coverage(first: Array, second: Array, maximise: Sequence[bool]) -> float:
     """Return C(first, second): the fraction of the second front that the first weakly dominates.
 
-    Fronts are arrays ``(points, objectives)``.
+    In [0, 1]. Fronts are arrays ``(points, objectives)``; ``maximise`` has a flag per objective.
     Source: Zitzler and Thiele, "Multiobjective evolutionary algorithms", 1999,
     https://doi.org/10.1109/4235.797969.
     """
@@ -167,18 +168,21 @@ PERCENTILES = (25, 50, 75)
 class AttainmentSurface:
     """The best points that a percentage of the runs of a group attains."""
 
-    group: str
-    n_runs: int
+    group: str  #: name of the group
+    n_runs: int  #: number of runs of the group
     percentile: int  #: 25, 50 or 75 % of the runs
     quality: Objective
     cost: Objective
-    points: Array  #: ``(k, 2)``: cost and quality, from the lowest cost
+    points: Array  #: cost and quality ``(k, 2)``, from the lowest cost
 
 
 def surfaces(
     fronts: Sequence[RunFront], quality: Objective, costs: Sequence[Objective]
 ) -> list[AttainmentSurface]:
-    """Return three attainment surfaces (25, 50, 75 %) per cost and group of two or more runs."""
+    """Return three attainment surfaces (25, 50, 75 %) per cost and group of two or more runs.
+
+    In this order: by group, cost and percentile. Groups of one run have none.
+    """
     names = [*dict.fromkeys(front.group for front in fronts)]
     result = []
     for group in names:
@@ -251,8 +255,9 @@ def common_levels(front: Array, baseline: Array) -> Array:
 def extremes(front: Array, baseline: Array) -> tuple[float, float, float]:
     """Return lowest, highest and geometric mean cost ratio over the common quality levels.
 
-    A ratio is the cost of the baseline over that of the front; in the mean it counts by the
-    difference of its level to the level below. All are 0 without a common level.
+    A ratio is the cost of the baseline over that of the front, above 1 if the front is cheaper. In
+    the mean its weight is the difference of its level to the level below. All are 0 without a
+    common level. Fronts are quality and cost ``(n, 2)``.
     """
     levels = common_levels(front, baseline)
     if not len(levels):
@@ -267,7 +272,8 @@ def extremes(front: Array, baseline: Array) -> tuple[float, float, float]:
 def ratios(front: Array, baseline: Array, levels: Array) -> Array:
     """Return the cost of the baseline over that of the front at each level ``(levels,)``.
 
-    0 where the front does not reach the level, infinite where only the front does.
+    0 where the front does not reach the level, infinite where only the front does. Fronts are
+    quality and cost ``(n, 2)``, ``levels`` qualities.
     """
     mine, theirs = prices(front, levels), prices(baseline, levels)
     return np.where(np.isinf(mine), 0.0, theirs / np.where(np.isinf(mine), 1.0, mine))

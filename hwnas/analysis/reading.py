@@ -29,7 +29,7 @@ _ABOVE_ZERO = ("latency_ms", "energy_mj")
 
 
 def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[ComparedRun]:
-    """Return the runs of a CSV file, in order of appearance.
+    """Return the runs of a CSV file (one per ``group`` and ``run``), in order of appearance.
 
     Raises:
         RunError: the file cannot be read or has no rows, a column is missing, a value is not a
@@ -58,10 +58,10 @@ def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[Compar
 
 
 def points(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint]:
-    """Return the points of all runs of a CSV file.
+    """Return the points of all runs of a CSV file, those of a run together.
 
     Raises:
-        RunError: as ``read_foreign_csv``.
+        RunError: the file is invalid, see ``read_foreign_csv``.
     """
     return [point for run in read_foreign_csv(path, objectives) for point in run.scored]
 
@@ -76,7 +76,8 @@ def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]
     except FileNotFoundError:
         raise RunError(f"{path}: file not found; correct the path.") from None
     except (OSError, safe_read.CorruptFileError, csv.Error) as error:
-        raise RunError(f"{path} cannot be read as CSV: {short_reason(error)}") from None
+        reason = f"cannot be read as CSV: {short_reason(error)}"
+        raise RunError(f"{path} {reason}. Save it again as UTF-8 text with commas.") from None
     for name in (objective.name for objective in objectives):
         if name not in columns:
             remedy = "Rename one of them, or choose other objectives."
@@ -129,12 +130,13 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
 
 
 def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint] | None:
-    """Return the verified members of a search's ``front.csv`` that may be delivered.
+    """Return the verified members of a search's ``front.csv`` that are on the front.
 
-    They are within the budget, and no int8 networks slower than in float32. ``None``: another file.
+    They are within the budget, and not slower in int8 than in float32. ``None``: it is another CSV
+    file, without verified figures.
 
     Raises:
-        RunError: as ``read_foreign_csv``.
+        RunError: the file cannot be read, or a verified value is missing or not a finite number.
     """
     rows = _rows(path, [])
     columns = {*rows[0][1]} if rows else set()
@@ -182,20 +184,20 @@ def read_runs(
     labels: Sequence[str] = (),
     storage: str | None = None,
 ) -> tuple[list[ComparedRun], tuple[Objective, ...]]:
-    """Return the runs of folders and CSV files, and the compared objectives.
+    """Return the runs of folders and CSV files, in the order of ``names``, and the objectives.
 
     Args:
-        names: Folders, CSV files, or patterns of them.
+        names: Folders, CSV files, or patterns of them (see ``expanded``).
         directions: ``max`` or ``min`` by objective; empty: the objectives of the runs.
         group_by: An option of the runs, as ``sampler``, whose value is the group; ``None``: one
-            group per run.
+            group per run. A column ``group`` of a CSV file takes precedence.
         labels: Names of the runs, in their order; empty: from their paths.
-        storage: URL of the database of their studies, if the user gave it.
+        storage: URL of the database of their studies; ``None``: that of the manifest.
 
     Raises:
-        RunError: a run cannot be read.
-        ConfigError: the objectives differ, the option ``group_by`` does not exist, or labels are
-            wrong.
+        RunError: a run or CSV file cannot be read.
+        ConfigError: a path does not exist, objectives are invalid or differ between runs, the
+            option ``group_by`` does not exist, or labels are not different names of all runs.
     """
     paths = expanded(names)
     tables = [path for path in paths if not path.is_dir()]
@@ -211,7 +213,8 @@ def expanded(names: Sequence[str]) -> list[Path]:
     """Return the paths of run folders and CSV files that names and patterns (``runs/*``) match.
 
     Raises:
-        ConfigError: nothing matches, or a path is named twice.
+        ConfigError: a pattern matches no run folder or CSV file, a path does not exist, or a path
+            is named twice.
     """
     paths: list[Path] = []
     for name in names:
@@ -234,10 +237,10 @@ def expanded(names: Sequence[str]) -> list[Path]:
 
 
 def check_data(runs: Sequence[ComparedRun], *, allow_mixed: bool) -> list[str]:
-    """Check that runs are of the same data; return remarks on data, targets and budgets.
+    """Check that runs are of the same data; return sentences on differing targets and budgets.
 
     Raises:
-        RunError: the data differ, and ``allow_mixed`` is false.
+        RunError: images, splits or image sizes differ, and ``allow_mixed`` is False.
     """
     notes = []
     known = {run.data: run.name for run in reversed(runs) if run.data is not None}
@@ -267,10 +270,10 @@ def check_data(runs: Sequence[ComparedRun], *, allow_mixed: bool) -> list[str]:
 
 
 def check_units(runs: Sequence[ComparedRun]) -> None:
-    """Check that accuracies have the same unit.
+    """Check that accuracies have the same unit in all runs.
 
     Raises:
-        RunError: some are in per cent, others fractions.
+        RunError: some runs are in per cent (a value is above 1), others have fractions.
     """
     most: dict[bool, str] = {}
     for run in runs:
@@ -279,8 +282,8 @@ def check_units(runs: Sequence[ComparedRun]) -> None:
             most.setdefault(max(values) > 1, run.name)
     if len(most) > 1:
         raise RunError(
-            f"The units of accuracy differ: per cent in {most[True]}, a fraction in {most[False]}: "
-            "convert one of them."
+            f"The units of accuracy differ: per cent in {most[True]}, a fraction in {most[False]}. "
+            "Convert the values of one of them."
         )
 
 
@@ -294,7 +297,7 @@ def listed(names: Iterable[str], most: int = 6) -> str:
 def check_groups(runs: Sequence[ComparedRun], group_by: str | None) -> list[str]:
     """Return remarks on options that differ within groups, or between them besides ``group_by``.
 
-    Seeds and options of ``run`` and ``study`` are ignored.
+    Seeds and options of ``run`` and ``study`` are ignored. Without ``group_by`` the list is empty.
     """
     if group_by is None:
         return []
@@ -344,7 +347,9 @@ def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str,
         if {*run.directions} != {*first.directions}:
             figures = run.scored[0].figures if run.scored else {}
             common = {n: way for n, way in first.directions.items() if n in figures}
-            fix = "They have fewer than two in common: compare other runs."
+            fix = "They have fewer than two in common: leave one of them out."
+            if not run.scored:
+                fix = f"{run.name} has no completely scored network: leave it out, or finish it."
             if len(common) > 1:
                 fix = f"Choose common ones by {directions_example(common)}."
             raise ConfigError(

@@ -24,15 +24,18 @@ class SearchResultData:
     run: str  #: path of the run folder
     members: Sequence[Member]  #: verified networks
     recommended: Member | None  #: ``None``: none is left on the front, or at chance level
-    objectives: Sequence[str]
-    limits: Mapping[str, float]  #: of the budget; of several targets with their names
+    objectives: Sequence[str]  #: names of the metric and costs
+    limits: Mapping[str, float]  #: limits of the budget; of several targets: ``npu.latency_ms``
     facts: Sequence[tuple[str, str]]  #: name and text of target, time and sources
     target: str = ""  #: one of several targets; empty: the only one, or the joint front
     headline: Sequence[str] = ()  #: why no network is recommended
 
 
 def result_section(result: SearchResultData) -> ResultSection:
-    """Return the first section: recommended network, front, members not significantly off it."""
+    """Return the first section: recommended network, front, members not significantly off it.
+
+    ``result`` must have at least one member.
+    """
     members, best = result.members, result.recommended
     costs = [name for name in costs_in(result.objectives) if name in members[0].figures]
     costs += [name for name in _memories(members[0]) if name not in costs]

@@ -22,10 +22,11 @@ def read_run_folder(path: Path, option: str = "runs", storage: str | None = None
     Args:
         path: Folder of a search, or of one target within a search for several.
         option: The option that named the folder, for messages.
-        storage: URL of the study's database, if the user gave it.
+        storage: URL of the study's database; ``None``: that of the manifest.
 
     Raises:
-        RunError: it is not the folder of a search, or no trial is finished yet.
+        RunError: it is not the folder of a search, no trial is finished yet, or its database
+            cannot be read.
     """
     run = Run.load(path, option, storage)
     if "targets" in run.manifest:
@@ -104,9 +105,10 @@ def _verified(members: Sequence[Member]) -> list[FrontPoint] | None:
 
 
 def verified(member: Member) -> FrontPoint:
-    """Return the verified metric and costs of a member, which are of its compiled artefact.
+    """Return the verified metric and costs of a member as a point of its front.
 
-    Of several targets, the metric is that of the target where it is worst.
+    Of several targets, the metric is that of the target where it is worst, and costs have names
+    such as ``npu.latency_ms``.
     """
     each = member.figures.items()
     costs = {name: f for name, f in each if name.rpartition(".")[2] in metrics.cost_names()}
@@ -125,7 +127,9 @@ def _data(manifest: Manifest) -> str | None:
 
 
 def named(runs: Sequence[ComparedRun], labels: Sequence[str] = ()) -> list[ComparedRun]:
-    """Return runs with different names: labels in their order, or from the paths.
+    """Return copies of runs with different names: ``labels`` in their order.
+
+    Without labels, equal names get as many parent folders of their paths as necessary.
 
     Raises:
         ConfigError: the labels are not as many as the runs, not different, or blank.

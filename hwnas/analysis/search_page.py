@@ -37,7 +37,9 @@ _MAX_NAMED = 4  # members in a line
 def decisions(
     candidates: Sequence[Candidate], members: Sequence[Member], objectives: Sequence[str]
 ) -> list[DecisionRow]:
-    """Return the decision log: changes of the front, rejected candidates, verification.
+    """Return the decision log: changes of the searched front, rejected candidates, verification.
+
+    Candidates rejected between two changes of the front share a line. Stopped ones have none.
 
     Args:
         candidates: Candidates in order of trials; repeated ones are ignored.
@@ -116,13 +118,16 @@ def _words(figures: Quantities, names: Sequence[str]) -> str:
 
 
 def figure_words(figure: Quantity, name: str) -> str:
-    """Return a value as text with its unit."""
+    """Return the value of a figure as text with the unit of the metric ``name``, see ``number``."""
     unit = metric_of(name).unit if metrics.is_metric(name) else ""
     return f"{number(figure.value, name)} {unit}".rstrip()
 
 
 def number(value: float, name: str) -> str:
-    """Return a value as text: accuracies in per cent, others with four significant digits."""
+    """Return a value as text: accuracies in per cent, others with four significant digits.
+
+    ``name`` is that of the metric: accuracies are those with ``accuracy`` in it.
+    """
     return f"{value:.2%}" if "accuracy" in name else f"{value:.4g}"
 
 
@@ -145,9 +150,9 @@ Options = Sequence[tuple[str, Option]]
 class FrontData:
     """Results of a search for one target, as pages and figures show them."""
 
-    candidates: Sequence[Candidate]
+    candidates: Sequence[Candidate]  #: in order of trials
     members: Sequence[Member]  #: verified networks; empty: nothing is verified
-    objectives: Sequence[str]  #: names; the first is the metric of the task
+    objectives: Sequence[str]  #: names of the metric of the task and of costs
     budget: Budget
     beside: OverlaidFront | None = None  #: a baseline, drawn in a muted colour
     title: str = ""  #: of a figure
@@ -155,7 +160,10 @@ class FrontData:
 
 
 def single(title: str, front: FrontData, facts: Facts) -> Page:
-    """Return the page of a search for one target."""
+    """Return the page of a search for one target.
+
+    ``facts`` are pairs of name and value, of options and versions.
+    """
     log = decisions(front.candidates, front.members, front.objectives)
     explorer = explorer_of("Front", front)
     return Page(title, [explorer], _notes([front]), log=log, facts=facts)
@@ -168,7 +176,7 @@ def _notes(fronts: Sequence[FrontData]) -> list[str]:
 
 
 def points_note(metric: str) -> str:
-    """Return the note below plots of a metric: what the points of verified runs mean."""
+    """Return the note that explains the points in plots of a metric, of verified runs."""
     of = metric_of(metric) if metrics.is_metric(metric) else Metric(metric, metric, maximise=True)
     best = "highest" if of.maximise else "lowest"
     return _POINTS.format(label=of.label, best=best)
@@ -180,7 +188,7 @@ def with_more(
     tables: Sequence[PageTable] = (),
     pictures: Sequence[SvgFigure] = (),
 ) -> Page:
-    """Return a copy of a page with further findings, tables and figures."""
+    """Return a copy of a page with findings, tables and figures appended to its own."""
     return replace(
         page,
         findings=[*page.findings, *findings],
@@ -238,7 +246,13 @@ def run_of(
 ) -> RunData:
     """Return the networks of a search for one target, each once, for plots.
 
-    ``group`` is the group of a comparison; runs of a group share a colour.
+    Rejected candidates are only counted. Verified members have their verified figures, too.
+
+    Args:
+        name: Label of the run.
+        candidates: Candidates in order of trials.
+        members: Verified networks.
+        group: Group of a comparison; runs of a group share a colour.
     """
     front = {member.candidate.id: member for member in members}
     networks = distinct(candidates)
@@ -267,9 +281,10 @@ def _fp32() -> dict[str, Metric]:
 
 
 def verified_figures(member: Member) -> Quantities:
-    """Return the verified figures of a member's compiled artefact, by name as ``latency_ms``.
+    """Return the verified metric and costs of a member's compiled artefact, as ``latency_ms``.
 
-    For several targets names begin with that of the target, as ``npu.latency_ms``.
+    An int8 member also has its float32 metric, as ``accuracy_fp32``. For several targets, names
+    begin with that of the target, as ``npu.latency_ms``.
     """
     known = metrics.all_metrics()
     if member.is_for_all:

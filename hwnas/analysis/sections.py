@@ -43,7 +43,8 @@ def class_tables(
 ) -> list[PageTable]:
     """Return a table of the images and recalls of each class, and one per confusion matrix.
 
-    For more than 24 classes, the latter has the most frequent errors. Empty without matrices.
+    For more than 24 classes, a table has the 24 most frequent errors instead of the matrix. The
+    list is empty without matrices.
 
     Args:
         images: Number of images by split and class.
@@ -93,7 +94,7 @@ def _interval(figure: Quantity | None) -> str:
 
 
 def cascades_table(cascades: Sequence[Cascade]) -> PageTable:
-    """Return a table of at most 24 cascades on the front, evenly chosen."""
+    """Return a table of at most 24 cascades with ``on_front``, evenly chosen, fastest first."""
     heads = ("first", "second", "threshold", "escalated", "predicted", *_COMMON_HEADS, "flash KiB")
     rows = [
         [
@@ -115,7 +116,10 @@ def cascades_table(cascades: Sequence[Cascade]) -> PageTable:
 
 
 def exits_table(networks: Sequence[EarlyExits]) -> PageTable:
-    """Return a table of at most 24 networks with early exits on the front, evenly chosen."""
+    """Return a table of at most 24 thresholds of networks with early exits, fastest first.
+
+    They are chosen evenly from those with ``on_front``.
+    """
     heads = ("network", "thresholds", "leave at", "accuracy at the end", *_COMMON_HEADS)
     rows = [
         [
@@ -227,10 +231,12 @@ def audit_png(
 ) -> bytes:
     """Return a PNG file: the metric of networks trained alone over that in the supernet.
 
+    Both are of the validation split.
+
     Args:
         findings: Audited networks.
-        verdict: Rank correlations.
-        epochs: Number of epochs of the separate training.
+        verdict: Rank correlations, for the title.
+        epochs: Number of epochs of the separate training, for the label.
         metric: Name of the metric.
     """
     label = metric_of(metric).title
@@ -273,12 +279,12 @@ def with_audit(page: str, png: bytes, sentences: Sequence[str]) -> str:
     """Return the HTML of a search's page with a section on an audit, in place of an earlier one.
 
     Args:
-        page: HTML of the page.
-        png: Content of a PNG file.
+        page: HTML of the page; the file is not changed.
+        png: Content of a PNG file, as of ``audit_png``.
         sentences: Paragraphs above the picture.
 
     Raises:
-        RunError: the page was not written by a search.
+        RunError: ``page`` has no place for sections, as it was not written by a search.
     """
     picture = base64.b64encode(png).decode()
     lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in sentences)

@@ -28,9 +28,10 @@ _MAX_PERMUTATIONS = math.comb(16, 8)  # a tenth of a second
 class GroupSample:
     """The values of an indicator in a group, one per run."""
 
-    group: str
+    group: str  #: name of the group
     values: Sequence[float]
-    seeds: Sequence[str | None]  #: one per run; runs of different groups are paired by seed
+    #: seed of each run, by which runs of different groups are paired; ``None``: it has none
+    seeds: Sequence[str | None]
 
     @property
     def by_seed(self) -> dict[str, float] | None:
@@ -52,7 +53,7 @@ class GroupStatistics:
     mean: float
     sd: float | None = None  #: standard deviation
     low: float | None = None  #: lower end of the interval of the mean
-    high: float | None = None
+    high: float | None = None  #: upper end of the interval of the mean
 
 
 def spread(values: Sequence[float]) -> GroupStatistics:
@@ -69,24 +70,29 @@ def spread(values: Sequence[float]) -> GroupStatistics:
 class PairTest:
     """Two-sided test of the difference between two groups in one indicator."""
 
-    first: str
-    second: str
+    first: str  #: name of the first group
+    second: str  #: name of the second group
     test: str  #: ``wilcoxon`` or ``mann-whitney``
     n: tuple[int, int]  #: number of runs of both groups
     p: float  #: p-value
     least_p: float  #: the lowest p-value possible with this number of runs
     a12: float  #: probability that a value of the first group is higher
-    difference: float  #: median of the paired differences, or of all differences
-    p_holm: float = math.nan  #: p-value corrected for all pairs of groups
+    #: median of first minus second: of paired values (Wilcoxon), or of all combinations
+    difference: float
+    p_holm: float = math.nan  #: p-value corrected by Holm's method for all pairs of groups
 
     @property
     def significant(self) -> bool:
-        """Whether the corrected p-value is below 0.05."""
+        """True if ``p_holm`` is below 0.05."""
         return self.p_holm < ALPHA
 
 
 def pair_tests(samples: Sequence[GroupSample]) -> list[PairTest]:
-    """Return a test per pair of groups with two or more runs each, corrected by Holm's method."""
+    """Return a test per pair of groups with two or more runs each, corrected by Holm's method.
+
+    It is Wilcoxon's signed-rank test for groups with the same seeds, else the Mann-Whitney U test.
+    The list is empty if fewer than two groups have two runs.
+    """
     large = [sample for sample in samples if len(sample.values) > 1]
     tests = [_pair(a, b) for a, b in itertools.combinations(large, 2)]
     corrected = holm([test.p for test in tests])
@@ -220,9 +226,9 @@ def critical_difference(k: int, n: int) -> float:
 def group_values(
     groups: Sequence[str], seeds: Sequence[str | None], values: Sequence[float]
 ) -> list[GroupSample]:
-    """Return the values of each group; the arguments have one entry per run.
+    """Return a sample per group, in the order in which groups first occur.
 
-    Groups are in the order in which they first occur.
+    The arguments have one entry per run: its group, its seed and its value of an indicator.
     """
     run_indices: Mapping[str, list[int]] = {group: [] for group in dict.fromkeys(groups)}
     for i, group in enumerate(groups):

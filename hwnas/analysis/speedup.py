@@ -39,13 +39,13 @@ class CostRatio:
 class CostAtAccuracy:
     """An accuracy, and the lowest costs at which both fronts reach it."""
 
-    quality: float
-    baseline: float  #: cost
-    front: float  #: cost
+    quality: float  #: the accuracy
+    baseline: float  #: lowest cost in the baseline
+    front: float  #: lowest cost in the front
 
     @property
     def ratio(self) -> float:
-        """The cost of the baseline divided by that of the front."""
+        """The cost of the baseline divided by that of the front; above 1: the front is cheaper."""
         return self.baseline / self.front
 
 
@@ -62,7 +62,7 @@ class AccuracyRange:
 
     @property
     def worst(self) -> CostAtAccuracy:
-        """The level with the lowest ratio."""
+        """The level at which the front saves least: that with the lowest ``ratio``."""
         return min(self.levels, key=lambda level: level.ratio)
 
 
@@ -70,15 +70,15 @@ class AccuracyRange:
 class AccuracyLevel:
     """An accuracy, and the cheapest network of each front that reaches it.
 
-    ``None`` where the front does not reach it.
+    Fields of the front are ``None`` if it does not reach the accuracy.
     """
 
-    quality: float
-    baseline_id: str
-    baseline_cost: float
-    front_id: str | None
-    front_cost: float | None
-    ratio: CostRatio | None
+    quality: float  #: the accuracy, see ``Speedup``
+    baseline_id: str  #: id of the baseline's network
+    baseline_cost: float  #: its cost
+    front_id: str | None  #: id of the front's network
+    front_cost: float | None  #: its cost
+    ratio: CostRatio | None  #: ``baseline_cost / front_cost``
     #: highest quality of the front at no more than ``baseline_cost``; ``None``: all cost more, or
     #: the accuracy is that of the front
     quality_at_cost: float | None
@@ -106,7 +106,10 @@ class Speedup:
         return value if self.quality.maximise else -value
 
     def rows(self) -> list[Row]:
-        """Return a row per level, for CSV files."""
+        """Return a row per entry of ``levels``, by column, for CSV files.
+
+        Qualities and their gains are in the original direction.
+        """
         return [self._row(level) for level in self.levels]
 
     def _row(self, level: AccuracyLevel) -> Row:
@@ -133,9 +136,9 @@ class Speedup:
         }
 
     def gains(self, level: AccuracyLevel) -> tuple[float | None, float | None]:
-        """Return the 95 % interval of ``level.gain`` in the original direction.
+        """Return lower and upper end of the 95 % interval of ``level.gain``.
 
-        An end is ``None`` if unknown.
+        They are in the original direction (see ``signed``). An end is ``None`` if unknown.
         """
         low, high = level.gain_interval or (None, None)
         if self.quality.maximise:
@@ -143,7 +146,11 @@ class Speedup:
         return (None if high is None else -high), (None if low is None else -low)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison for ``front.json``; ratios are [value, low, high]."""
+        """Return the comparison as a JSON object for ``front.json``.
+
+        Ratios are ``[value, low, high]``; an end is ``None`` if unknown or infinite. ``range`` is
+        ``None`` if front and baseline have no accuracy in common.
+        """
         content: dict[str, Any] = {
             "quality": self.quality.name,
             "cost": self.cost.name,
@@ -178,7 +185,7 @@ def speedup(
 
     Args:
         own: The front, from ``in_plane``; may be empty.
-        base: The baseline, from ``in_plane``.
+        base: The baseline, from ``in_plane``; may be empty.
         quality: The quality.
         cost: The cost, to be minimised and above zero.
         draws: Bootstrap samples for the intervals.
@@ -197,7 +204,9 @@ def speedup(
 
 
 def in_plane(run: ComparedRun, quality: Objective, cost: Objective, kind: FrontStage) -> RunFront:
-    """Return the front of a run in the quality and one cost; without points if it has none.
+    """Return the front of a run in the quality and one cost.
+
+    It has no points if the run has no searched (or verified) networks.
 
     Raises:
         RunError: a figure is missing or not finite.
@@ -215,11 +224,20 @@ def speedup_of_two(
     kinds: Sequence[FrontStage],
     draws: BootstrapDraws,
 ) -> Speedup | None:
-    """Return the costs of the first of two runs and the second at equal quality.
+    """Return the costs of the first run (the front) and the second (the baseline) at equal quality.
 
     The quality is the metric or an objective to be maximised, the cost the first other objective.
     ``None`` for another number of runs, without such a quality, or without a cost that is minimised
     and above zero.
+
+    Args:
+        runs: The compared runs.
+        objectives: Their objectives.
+        kinds: For each run, whether its searched or its verified front is compared.
+        draws: Bootstrap samples for the intervals.
+
+    Raises:
+        RunError: a figure of a network is missing or not finite.
     """
     quality, costs = parts(objectives)
     is_cost = not quality.maximise and quality.name not in quality_names()

@@ -14,15 +14,16 @@ from hwnas.tasks.metrics import is_metric, metric_of
 class FrontLabels:
     """Names of the two fronts in messages."""
 
-    lead: str  #: begin of the verdict, before a colon
+    lead: str  #: first words of the verdict, before a colon
     front: str = "the front"
     baseline: str = "the baseline"
 
 
 def speedup_verdict(speedup: Speedup, labels: FrontLabels, *, briefly: bool = False) -> list[str]:
-    """Return a line on how much cheaper the front is at equal accuracy.
+    """Return a line with the ratios of the baseline's cost to the front's at equal accuracy.
 
-    A second line has the ranges of quality and cost of both fronts, unless ``briefly``.
+    A second line has the ranges of quality and cost of both fronts, unless ``briefly`` or a front
+    is empty. If they have no accuracy in common or one is empty, the first line states that.
     """
     for front, name in ((speedup.front, labels.front), (speedup.baseline, labels.baseline)):
         if not len(front):
@@ -38,7 +39,9 @@ def speedup_verdict(speedup: Speedup, labels: FrontLabels, *, briefly: bool = Fa
 
 
 def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
-    """Return in one sentence whether a front is better than another one; empty if unknown.
+    """Return in one sentence whether a front is better than the baseline.
+
+    The text is empty if they have no accuracy in common. Without intervals there is no test.
 
     A front is better if it is significantly cheaper at equal accuracy, has a significantly larger
     hypervolume, and does not reach a significantly lower accuracy.
@@ -93,7 +96,9 @@ def _not_cheaper(first: str, second: str, larger: int, equal_quality: str) -> st
 
 
 def device_verdict(speedup: Speedup, labels: FrontLabels) -> str:
-    """Return in one sentence how networks on two devices compare; empty if unknown.
+    """Return in one sentence on which of two devices networks are cheaper at equal accuracy.
+
+    The text is empty if the fronts have no accuracy in common.
 
     Args:
         speedup: Costs of the fronts at equal accuracy.
@@ -166,20 +171,27 @@ def _plain_interval(mean: CostRatio) -> str:
 
 
 def direction(cost: Objective, front: str, baseline: str) -> str:
-    """Return which cost ratio is computed, and what a ratio above 1 means."""
+    """Return as text which cost ratio is computed, and what a ratio above 1 means.
+
+    ``front`` and ``baseline`` are the names of the fronts.
+    """
     word = "faster" if _adjective(cost) == "fast" else "cheaper"
     return f"{baseline} / {front}, above 1: {front} is {word}"
 
 
 def quality_amount(speedup: Speedup, value: float) -> str:
-    """Return a quality as ``Speedup`` stores it as text, in the original direction with unit."""
+    """Return a quality or difference of ``speedup`` as text with unit, in the original direction.
+
+    ``value`` is as ``Speedup`` stores it, see ``Speedup.signed`` and ``amount``.
+    """
     return amount(speedup.quality, speedup.signed(value))
 
 
 def amount(objective: Objective, value: float) -> str:
-    """Return a value as text with its unit.
+    """Return a value of an objective as text with its unit.
 
-    Fractions have four decimals, other qualities four significant digits, costs three.
+    Maximised values up to 1 have four decimals and no unit, other qualities four significant
+    digits, costs three.
     """
     if objective.maximise and abs(value) <= 1:
         return f"{value:.4f}"
@@ -244,7 +256,7 @@ _NONE = "\u2013"
 
 
 def title(speedup: Speedup) -> str:
-    """Return the heading of ``equal_accuracy_table``."""
+    """Return the title of ``equal_accuracy_table``, as ``Cost at equal accuracy``."""
     return f"Cost at equal {speedup.quality.title}"
 
 

@@ -33,11 +33,11 @@ from hwnas.core.typed_files import finite
 class Comparison:
     """Results of a comparison of fronts."""
 
-    kind: FrontStage  #: whether searched or verified figures are compared
+    kind: FrontStage  #: whether searched or verified figures of searches are compared
     fronts: Sequence[RunFront]
     yardstick: Yardstick  #: reference point and reference set of the indicators
     indicators: Sequence[Mapping[str, float]]  #: of each front, by name of the indicator
-    uncertainty: FrontUncertainty | None  #: ``None`` without intervals
+    uncertainty: FrontUncertainty | None  #: ``None``: no point has an interval, or no bootstrap
     #: values of each group, by indicator; without indicators that are NaN for a front
     samples: Mapping[str, Sequence[GroupSample]]
     tests: Mapping[str, Sequence[PairTest]]  #: one per pair of groups, by indicator
@@ -62,17 +62,23 @@ class Comparison:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether a group has several runs."""
+        """True if a group has several runs; their means are compared then."""
         return len(self.groups) < len(self.fronts)
 
     def spreads(self, indicator: str) -> list[tuple[str, GroupStatistics]]:
-        """Return (group, mean, standard deviation and interval) of an indicator, for each group."""
+        """Return each group's name with the statistics of an indicator, in order of ``groups``.
+
+        ``indicator`` must not be NaN for any front.
+        """
         return [
             (sample.group, significance.spread(sample.values)) for sample in self.samples[indicator]
         ]
 
     def indicator_rows(self) -> list[Row]:
-        """Return the rows of ``indicators.csv``: one per front, with 95 % intervals if known."""
+        """Return the rows of ``indicators.csv``: one per front, with 95 % intervals.
+
+        The ends are ``None`` without intervals.
+        """
         rows = []
         for i, each in enumerate(self.fronts):
             row: Row = {"run": each.name, "group": each.group, "seed": each.run.block}
@@ -85,7 +91,10 @@ class Comparison:
         return rows
 
     def point_rows(self) -> list[Row]:
-        """Return the rows of ``points.csv``: one per network, with its chances to be on fronts."""
+        """Return the rows of ``points.csv``: one per compared network, with its objectives.
+
+        With intervals, they have the probabilities to be on the front of the run and of all runs.
+        """
         rows = []
         for i, each in enumerate(self.fronts):
             for j, point in enumerate(each.points):
@@ -102,7 +111,10 @@ class Comparison:
         return rows
 
     def coverage_rows(self) -> list[Row]:
-        """Return the rows of ``coverage.csv``: for all pairs of fronts the coverage, in [0, 1]."""
+        """Return the rows of ``coverage.csv``: one per ordered pair of fronts.
+
+        ``share`` is the fraction of the front ``covered`` that ``run`` weakly dominates, in [0, 1].
+        """
         maximise = self.yardstick.frame.maximise
         return [
             {"run": a.name, "covered": b.name, "share": coverage(a.members, b.members, maximise)}
@@ -110,7 +122,10 @@ class Comparison:
         ]
 
     def group_rows(self) -> list[Row]:
-        """Return the rows of ``groups.csv``: one per group and indicator."""
+        """Return the rows of ``groups.csv``: one per group and indicator, see ``GroupStatistics``.
+
+        Indicators that are NaN for a front are left out.
+        """
         return [
             {"indicator": name, "group": group, **asdict(spread)}
             for name in self.samples
@@ -118,7 +133,10 @@ class Comparison:
         ]
 
     def test_rows(self) -> list[Row]:
-        """Return the rows of ``tests.csv``: one per indicator and pair of groups."""
+        """Return the rows of ``tests.csv``: one per indicator and pair of groups, see ``PairTest``.
+
+        Groups of one run are not tested.
+        """
         return [
             {"indicator": name, **asdict(test), "n": "+".join(map(str, test.n))}
             | {"significant": test.significant}
@@ -127,7 +145,10 @@ class Comparison:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of ``comparison.json``, which ``reference=FILE`` accepts."""
+        """Return the content of ``comparison.json``, which ``reference=FILE`` accepts.
+
+        Numbers that are not finite become ``None``.
+        """
         frame = self.yardstick.frame
         content = {
             "format": FORMAT,
@@ -166,7 +187,7 @@ def compare(
     Args:
         runs: Runs with different names.
         objectives: Two to four objectives.
-        kind: Whether searched or verified figures are compared.
+        kind: Whether searched or verified figures are compared; CSV files have only one kind.
         frame: Ideal and reference point; default: those of ``spanned`` for all fronts.
         true_front: Reference set ``(k, objectives)``; default: the non-dominated points of all
             fronts.
@@ -207,9 +228,10 @@ def compare(
 
 
 def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> FrontStage:
-    """Return which figures to compare: ``wanted``, else ``verified`` if all searches have them.
+    """Return which figures to compare: ``wanted``; if ``None``, ``verified`` or ``searched``.
 
-    CSV files do not count; ``searched`` if there are no others.
+    ``verified`` if all searches have verified figures; CSV files do not count. ``searched`` if one
+    has none, or if there are CSV files only.
 
     Raises:
         RunError: verified figures are wanted, but a run has none.
@@ -227,5 +249,5 @@ def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> Front
 
 
 def kind_of(run: ComparedRun, kind: FrontStage) -> FrontStage:
-    """Return ``kind``, but ``searched`` for CSV files, which have one value per figure."""
+    """Return ``kind`` for a search, ``searched`` for a CSV file: it has one value per figure."""
     return kind if run.directions else "searched"

@@ -37,7 +37,11 @@ def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
 
 
 def ladder(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
-    """Return the rows of ``ladder.csv``: best quality of each front within limits of a cost."""
+    """Return the rows of ``ladder.csv``: best quality of each front within limits of a cost.
+
+    There are up to eight rounded limits per cost over the range of all fronts. The quality is
+    ``None`` if no network is within the limit.
+    """
     quality, costs = parts(objectives)
     return [
         _rung(front, objectives, cost, limit, quality)
@@ -48,7 +52,11 @@ def ladder(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[
 
 
 def needed(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
-    """Return the rows of ``needed.csv``: the best cost of each front at levels of the quality."""
+    """Return the rows of ``needed.csv``: the best cost of each front at levels of the quality.
+
+    There are up to seven levels per cost. The cost (``value``) is ``None`` if the front does not
+    reach the level.
+    """
     quality, costs = parts(objectives)
     rows = []
     reached = [best_of(front, objectives, quality) for front in fronts]
@@ -116,7 +124,10 @@ def _worse_ends(
 
 
 def best_of(front: RunFront, objectives: Sequence[Objective], objective: Objective) -> float:
-    """Return the best value of an objective on a front."""
+    """Return the best value of an objective on a front: the highest if it is maximised.
+
+    ``objectives`` are those of the front, in order.
+    """
     return _best(_column([front], objectives, objective), objective)
 
 
@@ -149,7 +160,7 @@ def _round(value: float, cost: Objective) -> float:
 def by_group(rows: Sequence[Row], key: str, name: str) -> dict[Any, dict[str, float | None]]:
     """Return medians of column ``name`` over runs, by value of column ``key``, then by group.
 
-    ``None`` if half or more of the runs have no value.
+    A median is of the runs that have a value; ``None`` if half or more of the runs have none.
     """
     values_by_group: dict[Any, dict[str, list[float | None]]] = {}
     for row in rows:
@@ -168,8 +179,8 @@ def _median(values: Sequence[float | None]) -> float | None:
 def growth(rows: Sequence[Row]) -> dict[int | None, dict[str, float | None]]:
     """Return median hypervolume shares by number of evaluations, then by group.
 
-    The key ``None`` stands for all evaluations. The median is ``None`` if half or more of the runs
-    have fewer evaluations.
+    Numbers are 10, 20, 50, 100, ... The key ``None`` stands for all evaluations. A median is of the
+    runs that have as many evaluations; ``None`` if half or more of the runs have fewer.
 
     Args:
         rows: The rows of ``convergence``.
@@ -203,9 +214,9 @@ def convergence(
 ) -> list[Row]:
     """Return the rows of ``convergence.csv``: the hypervolume share of searched figures by trials.
 
-    They are for up to 48 numbers of trials. ``evaluations`` counts different scored networks;
-    ``seconds`` are since the start of the first trial, including pauses, ``None`` if unknown. CSV
-    files have no rows.
+    They are for up to 48 numbers of trials, spaced geometrically. ``evaluations`` counts different
+    scored networks; ``seconds`` are since the start of the first trial, including pauses, ``None``
+    if unknown. CSV files and runs without a scored network have no rows.
     """
     return [row for run in runs for row in _growth(run, frame, objectives)]
 
@@ -252,8 +263,9 @@ def _evaluations(candidates: Sequence[Candidate]) -> list[int]:
 def verification(runs: Sequence[ComparedRun], frame: ReferenceFrame) -> list[Row]:
     """Return the rows of ``verification.csv``: changes of each front from searched to verified.
 
-    They have hypervolume shares and median changes of the objectives. Searched figures are
-    posterior means at the end of the search.
+    They have hypervolume shares and, for each objective, the median over members of the verified
+    minus the searched value. Searched figures are posterior means at the end of the search. Runs
+    without verified members have no row.
     """
     return [_verified(run, frame) for run in runs if run.members]
 
@@ -290,7 +302,9 @@ def _share(values: Array, frame: ReferenceFrame) -> float:
 def predictions(runs: Sequence[ComparedRun]) -> list[Row]:
     """Return the rows of ``predictions.csv``: errors of predicted against measured latencies.
 
-    Runs with fewer than two networks with both are left out.
+    One per run, over its verified members: mean absolute error as a fraction of the measured
+    latency (``mape``), and Kendall's tau. Runs with fewer than two members with both latencies are
+    left out.
     """
     rows = []
     for run in runs:

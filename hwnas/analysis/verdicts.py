@@ -25,8 +25,8 @@ ABOVE_ONE = (
 class ComparisonWords:
     """A comparison in sentences."""
 
-    verdict: str
-    findings: Sequence[str]
+    verdict: str  #: see ``verdict``
+    findings: Sequence[str]  #: limitations, and tests between groups
     method: Sequence[str]  #: how the fronts were compared
 
     @property
@@ -41,7 +41,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def comparison_findings(comparison: Comparison) -> list[str]:
-    """Return limitations of a comparison, and tests between groups."""
+    """Return sentences on limitations of a comparison, and on tests between groups."""
     if comparison.is_grouped:
         return [*_limitations(comparison), *_groups(comparison)]
     seeds = ["One run each: other seeds may differ."] * (len(comparison.fronts) > 1)
@@ -131,7 +131,7 @@ def _best_front(comparison: Comparison) -> str:
 def larger_front(comparison: Comparison) -> int:
     """Return which of the first two fronts has a significantly larger hypervolume.
 
-    1: the first one, -1: the second one, 0: neither.
+    1: the first one, -1: the second one, 0: their 95 % intervals overlap or are unknown.
     """
     return 0 if comparison.uncertainty is None else _differs(comparison, 0, 1)
 
@@ -186,9 +186,9 @@ def _test(test: PairTest, sign: str) -> str:
 
 
 def size(a12: float) -> str:
-    """Return ``negligible``, ``small``, ``medium`` or ``large`` for an effect size A12.
+    """Return ``negligible``, ``small``, ``medium`` or ``large`` for an effect size A12 in [0, 1].
 
-    The bounds are those of Vargha and Delaney.
+    The bounds of its distance from 0.5 (no effect) are those of Vargha and Delaney.
     """
     distance = abs(a12 - 0.5)
     bounds = ((0.06, "negligible"), (0.14, "small"), (0.21, "medium"))
@@ -234,7 +234,10 @@ def _ranking(ranking: Ranking) -> str:
 
 
 def prediction_verdict(rows: Sequence[Row]) -> str:
-    """Return a sentence on the errors of predicted latencies; empty without rows."""
+    """Return a sentence on the errors of predicted latencies; empty without rows.
+
+    ``rows`` are those of ``tables.predictions``.
+    """
     if not rows:
         return ""
     errors, taus = ([row[name] for row in rows] for name in ("mape", "kendall"))
@@ -245,7 +248,10 @@ def prediction_verdict(rows: Sequence[Row]) -> str:
 
 
 def verification_verdict(rows: Sequence[Row]) -> str:
-    """Return a sentence on how verification changed the fronts; empty without rows."""
+    """Return a sentence on how verification changed the fronts; empty without rows.
+
+    ``rows`` are those of ``tables.verification``.
+    """
     if not rows:
         return ""
     changes = [r["hypervolume_share_verified"] - r["hypervolume_share_searched"] for r in rows]
@@ -265,7 +271,9 @@ def _span(values: Sequence[float], form: str) -> str:
 
 
 def shared_networks_verdict(rows: Sequence[Row], n_fronts: int) -> str:
-    """Return a sentence on how many pairs of fronts share networks; empty for one front.
+    """Return a sentence on how many pairs of fronts have networks in common.
+
+    It is empty for fewer than two fronts.
 
     Args:
         rows: The rows of ``tables.shared``.

@@ -109,7 +109,7 @@ def test_invalid_csv_raises_one_line_error(tmp_path: Path, text: str, message: s
         (["a.csv"], {}, None, "is a CSV file, which does not say what to compare"),
         (["a.csv"], {"accuracy": "max"}, None, "2 to 4 objectives, got 1"),
         (["a.csv"], {"accuracy": "max", "latency_ms": "less"}, None, "must be max or min"),
-        (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "but must be"),
+        (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "write accuracy: max"),
         (["a.csv"], DIRECTIONS, "sampler", "name its group in a column 'group'"),
         (["folder"], DIRECTIONS, None, "it has no manifest.json"),
     ],

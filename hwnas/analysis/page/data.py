@@ -18,21 +18,22 @@ from hwnas.tasks.metrics import Metric, quality_names
 class PagePoint:
     """A network with its figures by column of its plots."""
 
-    id: str
-    figures: Quantities  #: as searched, or of a CSV file
+    id: str  #: id of the genotype, or of the row of a CSV file
+    figures: Quantities  #: figures of the search or of a CSV file, by column
     options: Sequence[tuple[str, Option]] = ()  #: names and values of the genotype's choices
     trial: int | None = None  #: ``None``: of a CSV file
     on_front: bool = False  #: True for members of the front shown
-    verified: Quantities = field(default_factory=dict)  #: from the compiled artefact
+    #: figures of the compiled artefact, by column; empty if it is not verified
+    verified: Quantities = field(default_factory=dict)
     note: str = ""  #: of members: why not on the verified front; else empty
-    stopped: bool = False  #: evaluation was stopped early as dominated
+    stopped: bool = False  #: True if evaluation was stopped early as dominated
 
 
 @dataclass(frozen=True)
 class RunData:
     """A run, or a front of a CSV file, in the plots of a page."""
 
-    name: str
+    name: str  #: label of the run
     points: Sequence[PagePoint]  #: each network once, without rejected ones
     group: str = ""  #: runs of a group share a colour; default: one group per run
     n_refused: int = 0  #: networks rejected by target or budget, not scored
@@ -42,8 +43,8 @@ class RunData:
 class OverlaidFront:
     """Networks of another run, drawn in a muted colour."""
 
-    label: str
-    points: Sequence[Quantities]  #: of each network the known figures, by column
+    label: str  #: text in the legend
+    points: Sequence[Quantities]  #: figures of each network, by column; some may be missing
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ class FrontExplorer:
 
     title: str
     objectives: Sequence[str]  #: the first is plotted over each of the others
-    columns: Mapping[str, Metric]  #: of all shown figures, including objectives
+    columns: Mapping[str, Metric]  #: metrics of all shown figures, including objectives, by column
     runs: Sequence[RunData]
     limits: Mapping[str, float] = field(default_factory=dict)  #: budget limits, by column
     notes: Sequence[str] = ()
     marked: tuple[str, frozenset[str]] = ("", frozenset())  #: label and ids of framed points
     link: tuple[str, str] = ("", "")  #: address and text of a link; empty: none
-    beside: OverlaidFront | None = None  #: a baseline
+    beside: OverlaidFront | None = None  #: a baseline, drawn in a muted colour
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,9 @@ class PageTable:
     """A table of a page; cells are text."""
 
     title: str
-    columns: Sequence[str]
+    columns: Sequence[str]  #: headers
     rows: Sequence[Sequence[str]]
-    note: str = ""
+    note: str = ""  #: paragraph above it
     is_folded: bool = False  #: whether it is shown after a click only
     group: str = ""  #: title of a folded section that successive tables share
 
@@ -96,11 +97,12 @@ class DecisionRow:
 class ResultRow:
     """A network in the table of the first section of a page."""
 
-    cells: Sequence[str]  #: of the section's columns except the last, which has the files
+    #: texts of the columns of ``ResultSection`` except the last, which has the files
+    cells: Sequence[str]
     command: str  #: command that exports it
     files: Sequence[tuple[str, str]]  #: addresses and names of its model files
     architecture: str  #: its genotype as text
-    is_recommended: bool = False
+    is_recommended: bool = False  #: True for the network of the headline
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,9 @@ class ResultSection:
     title: str
     headline: Sequence[str]  #: paragraphs on the recommended network, the first one in bold
     facts: Sequence[tuple[str, str]]  #: name and text
-    columns: Sequence[str]
+    columns: Sequence[str]  #: headers of the table of networks
     rows: Sequence[ResultRow]  #: networks on the front
-    tied: Sequence[ResultRow] = ()  #: not significantly different from the front
+    tied: Sequence[ResultRow] = ()  #: networks that are not significantly off the front
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,9 @@ class Page:
     pictures: Sequence[SvgFigure] = ()
     log: Sequence[DecisionRow] = ()  #: decision log
     facts: Sequence[tuple[str, str]] = ()  #: name and value of options and versions
-    findings: Sequence[str] = ()  #: verdicts
-    results: Sequence[ResultSection] = ()  #: shown first
-    verdict: VerdictSection | None = None  #: shown first
+    findings: Sequence[str] = ()  #: sentences on the results
+    results: Sequence[ResultSection] = ()  #: first sections of the page of a search
+    verdict: VerdictSection | None = None  #: first section of the page of a comparison
 
 
 # Typed arrays, which a browser reads without parsing.
@@ -145,9 +147,9 @@ Packed = dict[str, Any]
 
 
 def floats(values: NDArray[np.float64]) -> Packed | None:
-    """Return values as base64 of 32-bit floats: ``{"type": "f4", "data": ...}``.
+    """Return values ``(n,)`` as base64 of 32-bit floats: ``{"type": "f4", "data": ...}``.
 
-    ``{"constant": value}`` if all are equal; ``None`` if all are NaN.
+    ``{"constant": value}`` if all are finite and equal; ``None`` if all are NaN or there are none.
     """
     if np.isnan(values).all():
         return None
@@ -157,14 +159,20 @@ def floats(values: NDArray[np.float64]) -> Packed | None:
 
 
 def counts(values: NDArray[np.intp]) -> Packed:
-    """Return non-negative integers as base64 of the smallest type, ``u1``, ``u2`` or ``u4``."""
+    """Return non-negative integers as base64: ``{"type": "u1", "data": ...}``.
+
+    The type is the smallest of ``u1``, ``u2`` and ``u4`` (bytes) that holds the largest value.
+    """
     largest = int(values.max(initial=0))
     kind = "u1" if largest < 1 << 8 else "u2" if largest < 1 << 16 else "u4"
     return _packed(kind, values.astype(f"<{kind}"))
 
 
 def ids(texts: Sequence[str]) -> Packed | list[str]:
-    """Return ids of 12 hexadecimal digits as base64 of 6 bytes each; other ids as a list."""
+    """Return ids of 12 lower-case hexadecimal digits as base64 of 6 bytes each.
+
+    If any id has another form, return all of them as a list.
+    """
     joined = "".join(texts)
     if set(map(len, texts)) == {12} and set(joined) <= set("0123456789abcdef"):
         return _packed("u1", np.frombuffer(bytes.fromhex(joined), np.uint8))
@@ -185,11 +193,12 @@ _CELLS = 2_000_000  # points times members in a block
 def thinned(points: Array, front: Array, most: int) -> NDArray[np.intp]:
     """Return the indices of at most ``most`` points, ascending.
 
-    Half of them are the nearest to the front, the others are taken evenly from the rest.
+    Half of them are the nearest to the front, by additive epsilon; the others are taken evenly from
+    the rest. If there are at most ``most`` points, all are returned.
 
     Args:
         points: Values of ``m`` objectives to be minimised ``(n, m)``.
-        front: The same of the front ``(k, m)``.
+        front: Values of the points of the front ``(k, m)``.
         most: Maximum number of points.
     """
     if len(points) <= most:

@@ -77,7 +77,12 @@ def render(page: Page) -> str:
 def with_section(page: str, key: str, section: str) -> str | None:
     """Return a rendered page with a section of HTML, in place of an earlier one with the same key.
 
-    ``None`` if the page was not rendered by this module.
+    ``None`` if the page has no place for sections, as it was not written by ``render``.
+
+    Args:
+        page: HTML of the page.
+        key: Name of the section, in comments of the page.
+        section: HTML of the content of the section; not escaped.
     """
     start, end = f"<!-- {key} -->", f"<!-- end of {key} -->"
     before, marker, rest = page.partition(start)
