@@ -46,8 +46,8 @@ class LimitPoint:
 class PlanFront:
     """Pareto front of plans over daily cost, daily emissions, accuracy and latency limits."""
 
-    rows: Sequence[Row]  #: of ``plans.csv``: the main plan, then non-dominated alternatives
-    sentences: Sequence[str]  #: messages on the front, one per alternative plan and more
+    rows: Sequence[Row]  #: rows of ``plans.csv``: the main plan, then non-dominated alternatives
+    sentences: Sequence[str]  #: a sentence per alternative plan, and remarks on the front
 
 
 def plan_front(
@@ -56,10 +56,10 @@ def plan_front(
     """Return the Pareto front of a plan and alternatives with one tighter limit each.
 
     Args:
-        outcome: The plan.
+        outcome: The main plan.
         n: Maximum number of tightened limits to try.
-        limit_s: Time limit in seconds; limits that are not reached in time are left out, and a
-            message says so.
+        limit_s: Time limit in seconds. Plans that are not found in time are left out; a sentence
+            has their number.
         seed: Seed of the simulations.
         progress: Receives phases.
     """

@@ -1,5 +1,7 @@
 """Times of hours: hour 0 is at 0:00 UTC (of a week: Monday) unless ``begin`` says otherwise."""
 
+import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,12 +23,11 @@ def parse_time(text: str, where: str) -> float:
         where: Option or file, with which messages begin.
 
     Raises:
-        ConfigError: the text is neither.
+        ConfigError: the text is neither a date nor a finite number.
     """
-    try:
-        return float(text)
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        if math.isfinite(seconds := float(text)):
+            return seconds
     try:
         result = datetime.fromisoformat(text)
         return (result if result.tzinfo else result.replace(tzinfo=UTC)).timestamp()
@@ -38,10 +39,10 @@ def parse_time(text: str, where: str) -> float:
 
 
 def parse_date(text: str, where: str) -> float:
-    """Return a time in seconds since 1970, as ``parse_time``.
+    """Return a date or a number of seconds as seconds since 1970, as ``parse_time``.
 
     Raises:
-        ConfigError: the text is no time, or is too far from today.
+        ConfigError: the text is neither, or more than 1e11 seconds from 1970, as milliseconds are.
     """
     result = parse_time(text, where)
     try:
@@ -73,7 +74,11 @@ def begin_minutes(begin_s: float | None, n_hours: int) -> int | None:
 
 
 def begin_seconds(begin_min: int | None, n_hours: int) -> float | None:
-    """Return a time of hour 0 in seconds since 1970; ``None`` if ``begin_min`` is ``None``."""
+    """Return a time at which hour 0 begins, in seconds since 1970.
+
+    Only its time of day (of a week: and its weekday) is meaningful; its date is in January 1970.
+    ``None`` if ``begin_min``, the minutes as of ``begin_minutes``, is ``None``.
+    """
     return None if begin_min is None else _default_begin(n_hours) + 60.0 * begin_min
 
 
@@ -100,7 +105,10 @@ def _default_begin(n_hours: int) -> float:
 
 
 def format_begin(begin_min: int, n_hours: int) -> str:
-    """Return the time of hour 0 as ``22:00 UTC``; of a week as ``Monday 22:00 UTC``."""
+    """Return the time of hour 0 as ``22:00 UTC``; of a plan of a week as ``Monday 22:00 UTC``.
+
+    ``begin_min`` is as of ``begin_minutes``.
+    """
     begin = datetime.fromtimestamp(_default_begin(n_hours) + 60 * begin_min, UTC)
     return f"{begin:{'%A ' * (n_hours == WEEK)}%H:%M} UTC"
 

@@ -76,10 +76,11 @@ def solve(
 def solve_all(
     program: Program, limit_s: float, gap: float, start: Array | None = None
 ) -> SolverResult:
-    """Return a solution as ``solve``; demand of at most 1 % is unserved only if that is necessary.
+    """Return a solution as ``solve``, without small unserved demand if possible.
 
-    The penalty for so little unserved demand may be below the price of another machine, so such a
-    program is solved again, in up to ``limit_s`` seconds more, without unserved demand.
+    The penalty for unserved demand of up to 1 % may be below the price of another machine. If the
+    solution has such demand, the program is solved again, in up to ``limit_s`` seconds more, with
+    all demand served; the first solution is returned only if this finds none.
     """
     result = solve(program, limit_s=limit_s, gap=gap, start=start)
     z = slice(program.begin["z"], program.begin["m"])
@@ -117,7 +118,7 @@ class ColumnGenerationResult:
     """Result of column generation: selected options, and the duals of the linear program."""
 
     columns: OptionColumns  #: selected options by scenario and hour
-    rates: Array  #: requests/s of the columns ``(columns,)``
+    rates: Array  #: requests/s of each selected option, may be 0 ``(columns,)``
     reduced: Array  #: reduced costs ``(scenarios, hours, options)`` without the dual of demand
     demand: Array  #: duals ``(scenarios, hours, classes)``: cost of one more request/s
     accuracy: Array  #: duals, same shape: cost of a higher accuracy floor
@@ -127,9 +128,10 @@ class ColumnGenerationResult:
 def generate_columns(
     task: PlanningTask, progress: Progress, limit_s: float = math.inf
 ) -> ColumnGenerationResult:
-    """Return the options that the linear program (without whole replicas) uses, and its duals.
+    """Return the selected options, and the solution of their linear program.
 
-    The lower bound is valid even if ``limit_s`` seconds end the column generation.
+    Its replicas need not be whole. The lower bound is valid even if the column generation ends
+    after ``limit_s`` seconds.
     """
     began = time.perf_counter()
     n_s, n_i = task.n_scenarios, len(task.hours)
@@ -176,9 +178,9 @@ def _machines(task: PlanningTask) -> tuple[Array, Array, Ints]:
 
 
 def initial_columns(task: PlanningTask) -> Iterator[Ints]:
-    """Yield arrays ``(n, 3)`` of scenario, hour and option: options that are cheap at list prices.
+    """Yield arrays ``(n, 3)`` of scenario, hour and option: the first columns.
 
-    They are the first columns of column generation.
+    For each class they are the cheapest options at list prices, for several values of accuracy.
     """
     o = task.choices.options
     one, two, device = _machines(task)

@@ -15,8 +15,9 @@ _OF_DEVICES = ("down", "back")
 def rows(old: DeploymentPlan, outcome: ReplanningOutcome) -> list[Row]:
     """Return the rows of ``decisions.csv``: one per changed number of replicas or machines.
 
-    Equal changes of several hours are one row. Column ``why`` has the causes (demand, late
-    requests, machines down or up again, changed files) and quotas that are used up.
+    ``old`` is the current plan, ``outcome`` the new one. Equal changes of several hours are one
+    row. Column ``why`` has the causes (demand, late requests, machines down or up again, changed
+    files) and quotas that are used up.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     first: list[Row] = []
@@ -170,7 +171,10 @@ def _merge_late_causes(outcome: ReplanningOutcome) -> Iterator[ReplanCause]:
 
 
 def count_moved(old: DeploymentPlan, new: DeploymentPlan) -> tuple[int, int, int]:
-    """Return the replica-hours of the old plan, and those that the new one starts and stops."""
+    """Return three numbers of replica-hours: all of the old plan, started and stopped ones.
+
+    Started and stopped are replicas of the new plan in comparison with the old one in each hour.
+    """
     before, after = old.by_hour(), new.by_hour()
     pairs = [
         (

@@ -48,7 +48,7 @@ def read_load(service: Service, folder: Path, begin_s: float | None = None) -> A
 
     Raises:
         ConfigError: a file is missing, invalid or empty, classes have different numbers of hours,
-            or the demand is 0 everywhere.
+            the demand is 0 in every hour, or ``begin_s`` is not a whole minute.
     """
     hourly = {name: _class_rates(name, c, folder, begin_s) for name, c in service.classes.items()}
     constant = all(c.demand.rate is not None for c in service.classes.values())
@@ -148,6 +148,7 @@ def read_carbon(
     """Return the carbon intensities by region, and messages on hours that are not used.
 
     Intensities are kg of CO2 per kWh for each hour of the plan ``(n_hours,)``; 0 if not given.
+    Fewer hours are repeated.
 
     Raises:
         ConfigError: a file cannot be read or has wrong values or times, or the number of hours is
@@ -198,7 +199,7 @@ class Arrivals:
         """Return the arrival times of ``count`` requests in s ``(count,)``, ascending.
 
         Args:
-            rate: Mean requests/s.
+            rate: Mean requests/s, above 0.
             count: Number of requests.
             rng: Random numbers.
         """

@@ -54,7 +54,14 @@ _MIN_SPARE = 1e-6  # weight of routes without spare capacity, as a fraction of t
 class Routing:
     """Routes of an hour; routes of the degraded state take over requests of failed pools.
 
-    ``table`` has the routes as arrays; ``reached`` has the names of the classes with a route.
+    ``table`` has the routes as arrays, normal ones first; ``reached`` has the names of the classes
+    with requests.
+
+    Args:
+        normal: Routes in normal operation.
+        degraded: Routes of the state in which machines are down.
+        names: Names of the classes, by index.
+        pool: Index of each pool, by name.
     """
 
     def __init__(
@@ -133,7 +140,7 @@ class IncidentArrays:
 
 @dataclass(frozen=True)
 class RequestOutcomes:
-    """Results of a simulation."""
+    """Latencies of requests, and utilisation of replicas, in a simulation."""
 
     latency_s: Floats  #: seconds from arrival to response ``(requests,)``; NaN: lost
     busy_s: Floats  #: seconds of computing ``(replicas,)``

@@ -24,8 +24,10 @@ Carbon = Annotated[float, NumberBounds(0, 10)] | list[Annotated[float, NumberBou
 class DeviceType:
     """A type of machine of ``fleet.yaml``."""
 
-    region: Name
-    buy: Buy  #: ``bought`` and ``reserved`` pay all hours, ``on_demand`` and ``spot`` used ones
+    region: Name  #: name of its region
+    #: ``bought`` and ``reserved`` are paid for all hours, ``on_demand`` and ``spot`` for used ones;
+    #: ``spot`` machines may all be down at once
+    buy: Buy
     quota: Annotated[int, NumberBounds(1, 100_000)]  #: maximum number of machines
     price: Annotated[float, NumberBounds(0, 1e6)] | None = None  #: $ per machine-hour; required
     target: Name | None = None  #: target of the fronts' latencies; default: the device's name
@@ -37,12 +39,12 @@ class DeviceType:
     memory_mib: Positive | None = None  #: of a machine, shared by its replicas; default: unlimited
     idle_w: Watt = 0.0  #: power in W of an idle machine
     busy_w: Watt | None = None  #: power in W of a busy machine; default: ``idle_w``
-    derate: Annotated[float, NumberBounds(1e-3, 1)] = (
-        1.0  #: fraction of speed left by thermal throttling
-    )
+    #: fraction of the speed that remains under thermal throttling
+    derate: Annotated[float, NumberBounds(1e-3, 1)] = 1.0
     start_s: Annotated[float, NumberBounds(0, 3600)] = 0.0  #: seconds from order to first response
-    #: execution provider and threads of servers; default: those of the timings
+    #: execution provider of servers; default: that of the timings
     provider: Literal["cpu", "cuda", "tensorrt", "openvino"] | None = None
+    #: threads of an inference on servers; default: those of the timings
     threads: Annotated[int, NumberBounds(1, 1024)] | None = None
 
     @property
@@ -62,7 +64,7 @@ class RegionLink:
 
     rtt_ms: Annotated[float, NumberBounds(0, 1e6)]  #: round-trip time in ms
     mbit_s: Positive | None = None  #: capacity in Mbit/s; default: unlimited
-    usd_per_gb: Annotated[float, NumberBounds(0, 1000)] = 0.0  #: per 2**30 bytes
+    usd_per_gb: Annotated[float, NumberBounds(0, 1000)] = 0.0  #: price in $ per 2**30 bytes
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Fleet:
     """Content of ``fleet.yaml``: types of machines, network links and carbon intensities."""
 
     devices: Annotated[dict[Name, DeviceType], NumberBounds(1, 1000)]  #: by name
-    #: by their regions: ``edge-cloud``; if these have hyphens: ``edge - eu-west``
+    #: links by the names of both regions: ``edge-cloud``; if these have hyphens: ``edge - eu-west``
     links: dict[str, RegionLink] = field(default_factory=dict)
     #: kg of CO2 per kWh by region: a constant, a value per hour, or a CSV file
     carbon: dict[str, Carbon] = field(default_factory=dict)
@@ -93,10 +95,10 @@ class RegionPath:
     links: tuple[str, ...]  #: names of the links; empty: within one region
     rtt_ms: float  #: round-trip time in ms, sum over the links
     usd_per_gb: float  #: price in $ per 2**30 bytes, sum over the links
-    kib_per_ms: float  #: capacity of the narrowest link in KiB/ms
+    kib_per_ms: float  #: capacity of the narrowest link in KiB/ms; infinite if unlimited
 
     def ms(self, payload_kib: float) -> float:
-        """Return the round-trip time in ms of a request with a payload in KiB."""
+        """Return the round-trip time of a request in ms, with the transfer of its payload."""
         return self.rtt_ms + (payload_kib / self.kib_per_ms if self.links else 0.0)
 
     def usd(self, payload_kib: float) -> float:
@@ -105,7 +107,11 @@ class RegionPath:
 
 
 def read_fleet(path: Path, service: Service) -> Fleet:
-    """Return the checked content of a ``fleet.yaml``.
+    """Return the checked content of a ``fleet.yaml``, with uniform names of links.
+
+    Args:
+        path: Path of the file.
+        service: The service whose classes must reach devices.
 
     Raises:
         ConfigError: the file is missing or invalid, names something unknown, or no device of it can

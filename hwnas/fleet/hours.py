@@ -8,7 +8,9 @@ import numpy as np
 from hwnas.fleet.program import OptionColumns
 from hwnas.fleet.task import Array, PlanningTask
 
-Flow = tuple[int, int, float]  #: scenario, option, requests a second
+#: index of the scenario, index of the option, requests/s. Scenario 0 is normal operation, 1 the
+#: failure of all spot machines.
+Flow = tuple[int, int, float]
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,9 @@ class PoolRow:
 
     placement: int  #: index into the task's placements
     config: int  #: index into the placement's serving configs
-    max_per_machine: int  #: maximum replicas on one machine, and number of spare ones; 0: no limit
-    replicas: int  #: including spare ones
+    #: maximum replicas on one machine, and number of spare ones; 0: no limit and no spares
+    max_per_machine: int
+    replicas: int  #: number of replicas, including spare ones
 
 
 @dataclass
@@ -27,14 +30,15 @@ class Hour:
 
     machines: Array  #: number of machines ``(devices,)``
     pools: list[PoolRow]
-    flows: list[Flow]
+    flows: list[Flow]  #: requests/s of options, in each scenario
     unserved: Array  #: unserved fraction of the demand, in [0, 1] ``(scenarios, classes)``
 
 
 def round_up(task: PlanningTask, columns: OptionColumns, rates: Array, i: int) -> Hour:
-    """Return hour ``i`` with the flows of the linear program, served by whole replicas.
+    """Return hour ``i`` of the task with the flows of the linear program, and whole replicas.
 
-    ``rates`` are the requests/s of the columns ``(columns,)``. The hour may exceed quotas.
+    ``rates`` are the requests/s of ``columns`` in its solution ``(columns,)``. The hour may exceed
+    quotas; its ``unserved`` is 0.
     """
     flows = [
         (int(columns.scenario[j]), int(columns.option[j]), float(rates[j]))
@@ -68,7 +72,7 @@ def scale_hour(task: PlanningTask, i: int, hour: Hour, flows: Sequence[Flow]) ->
     """Return hour ``i`` with ``flows`` scaled so that they serve the demand of the task.
 
     Pools of ``hour`` keep or gain replicas; pools and machines may be added. Classes without flows
-    are unserved. The result may exceed quotas.
+    are unserved. The result may exceed quotas. ``i`` is an index into ``task.hours``.
     """
     demand, served = (
         task.problem.load.provisioned_rates[:, task.hours[i]],
@@ -112,7 +116,7 @@ def placement_rates(task: PlanningTask, flows: Sequence[Flow]) -> Array:
 
 
 def transfer_usd(task: PlanningTask, i: int, hour: Hour) -> float:
-    """Return the cost of network transfers in hour ``i`` in $."""
+    """Return the cost of network transfers in hour ``i`` of the task in $, in normal operation."""
     sending = task.sending(i)
     return sum(float(sending[o]) * x for s, o, x in hour.flows if s == 0)
 

@@ -17,7 +17,11 @@ _MORE = 100  # factor of relaxed quotas
 
 
 def explain_unserved(solution: Solution, progress: Progress) -> str:
-    """Return one line: the limit that leaves demand unserved, and what a plan without it takes."""
+    """Return one line: the limit that leaves demand unserved, and what a plan without it takes.
+
+    It solves the problem again without one limit after another, each in up to 20 s, until all
+    demand is served. If that needs several limits or only more time, the line states this.
+    """
     task = solution.task
     names = [name for name, _ in task.problem.classes]
     k = int(solution.unserved.argmax())

@@ -14,10 +14,10 @@ from hwnas.fleet.service_file import Service, SplitNetwork
 
 
 def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
-    """Check that each device has a latency of at least one model of the fronts.
+    """Check that each device has a latency of at least one model, its own or that of its ``like``.
 
     Raises:
-        ConfigError: latencies are missing.
+        ConfigError: a device has none, or its ``target`` has none.
     """
     timed = {target for target, _ in catalogue.latency_ms}
     for device, at in fleet.devices.items():
@@ -34,7 +34,10 @@ def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
 
 
 def untimed_batches(catalogue: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
-    """Yield a message if some targets have latencies of batches of one image only."""
+    """Yield one message if targets of the fleet have timings of batches of one image only.
+
+    Modelled latencies and estimates of compilers are ignored.
+    """
     targets: dict[str, set[int]] = {}
     for (target, _), by_batch in catalogue.latency_ms.items():
         if any(figure.source in ("measured", "table") for figure in by_batch.values()):
@@ -49,7 +52,7 @@ def untimed_batches(catalogue: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
 
 
 def join_names(names: Iterable[str], most: int = 6) -> str:
-    """Return the first ``most`` sorted names, joined by commas, and how many more there are."""
+    """Return the first ``most`` sorted names as text, as ``a, b and 3 more``."""
     every: Sequence[str] = sorted(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" * (len(every) > most))
 
@@ -65,8 +68,8 @@ def read_splits(
         base_folder: Folder of ``service.yaml``, for relative paths.
 
     Raises:
-        RunError: a folder was not written by the verb ``split``, or is damaged.
-        ConfigError: a model or a part is unknown, or a timing is invalid.
+        RunError: a folder was not written by ``hwnas split``, or is damaged.
+        ConfigError: a model is not in the catalogue, a part has no latency, or a timing is invalid.
     """
     result = list[SplitNetwork]()
     for split in service.splits:

@@ -29,7 +29,9 @@ from hwnas.nas.member import artefact_metric, metric_of
 def batch_and_threads(
     genotype: Mapping[str, object], batch: object, threads: object, where: str
 ) -> tuple[int, int]:
-    """Return the batch size and threads of a genotype; by default those given (of its target).
+    """Return the batch size and threads of a genotype; without such choices, the given ones.
+
+    ``where`` is the source of the network, for the message.
 
     Raises:
         RunError: either is not one positive integer.
@@ -42,14 +44,15 @@ def batch_and_threads(
 
 
 def runtime_of_target(target: Target, place: Path, threads: int | None = None) -> TimedRuntime:
-    """Return the runtime of a target; ``place`` is the run, export or table with the latencies."""
+    """Return the runtime of the latencies in ``place``; ``threads``: default: the target's."""
     return runtime_by_name(target.engine, target.name, place, threads or target.threads)
 
 
 def runtime_by_name(engine: str, target: str, place: Path, threads: int) -> TimedRuntime:
-    """Return a runtime by its engine, as in names of latency tables (RUNTIME-VARIANT).
+    """Return the runtime of an engine, as in names of latency tables: ``onnxruntime-cuda``.
 
-    The provider is empty if the runtime is unknown or does not measure.
+    ``provider`` is the variant, ``cpu`` without one; empty if the runtime is unknown or its
+    latencies are not measured. The other arguments are fields of the result.
     """
     runtime = next((n for n in backends.names() if f"{engine}-".startswith(f"{n}-")), "")
     variant = engine.removeprefix(runtime).removeprefix("-").partition(".")[0]
@@ -60,7 +63,7 @@ def runtime_by_name(engine: str, target: str, place: Path, threads: int) -> Time
 
 
 def target_of_run(config: Mapping[str, Any], place: Path) -> Target:
-    """Return the target that a run searched for, from the config in its manifest.
+    """Return the target in the config of a run's manifest; ``place`` is the folder of the run.
 
     Raises:
         RunError: the target is invalid.
@@ -68,8 +71,8 @@ def target_of_run(config: Mapping[str, Any], place: Path) -> Target:
     try:
         return from_facts(config["target"])
     except (SchemaError, HwnasError) as problem:
-        reason = str(problem).rstrip(".")
-        raise RunError(f"fronts: {place}: {reason} (target). Restore its manifest.json.") from None
+        reason = f"its target is invalid: {str(problem).rstrip('.')}"
+        raise RunError(f"fronts: {place}: {reason}. Restore its manifest.json.") from None
 
 
 MAX_BATCH = 256
@@ -79,7 +82,7 @@ MAX_BATCH = 256
 class FleetModel:
     """A network at a precision."""
 
-    id: str
+    id: str  #: id of the genotype, or of a row of a CSV file
     precision: str  #: ``float32``, ``int8``, ...
     accuracy: Quantity  #: fraction in [0, 1]
     memory_mib: float  #: memory of a replica in MiB; 0: unknown
@@ -104,7 +107,7 @@ class ModelCatalogue:
     profiled_mib: dict[str, float] = field(default_factory=dict)
 
     def add(self, model: FleetModel) -> None:
-        """Add a model; of the same name the one whose accuracy has the higher lower end stays."""
+        """Add a model; of two of one name, that with the higher lower end of accuracy is kept."""
         known = self.models.get(model.name)
         if known is None or model.accuracy.lower > known.accuracy.lower:
             self.models[model.name] = model
@@ -117,7 +120,7 @@ class ModelCatalogue:
     def time(
         self, target: str, name: str, batch: int, figure: Quantity, ran: TimedRuntime | None = None
     ) -> None:
-        """Add the latency of a batch on a target in ms, and its runtime if known.
+        """Add or replace the latency in ms of a batch on a target, and its runtime if known.
 
         Raises:
             ConfigError: other latencies of the model on the target have another number of threads.
@@ -136,8 +139,8 @@ class ModelCatalogue:
     def on(self, fleet: Fleet, device: str, name: str) -> dict[int, Quantity]:
         """Return latencies in ms of a model on a device by batch size (key, ascending).
 
-        They are those at the device's ``derate``; those of its ``like`` are divided by ``speed``.
-        Empty if the model was timed on neither.
+        They are divided by ``derate``. A device without timings of the model has those of its
+        ``like``, divided by ``speed``. Empty if neither has any.
         """
         at: DeviceType = fleet.devices[device]
         if where := self._timed(device, at, name):
@@ -150,7 +153,7 @@ class ModelCatalogue:
         return {b: _scale_latency(f, scale, "modelled") for b, f in modelled.items()}
 
     def ran_on(self, fleet: Fleet, device: str, name: str, batch: int) -> TimedRuntime:
-        """Return the runtime of a latency, with ``provider`` and ``threads`` of ``fleet.yaml``."""
+        """Return the runtime of a latency of ``on``; ``fleet.yaml`` may set provider and threads."""
         at: DeviceType = fleet.devices[device]
         if at.like is not None and not self._timed(device, at, name):
             result = self.ran_on(fleet, at.like, name, batch)
@@ -182,8 +185,8 @@ def read_models(service: Service, folder: Path) -> ModelCatalogue:
     """Return models and latencies of a service; ``folder`` is that of ``service.yaml``.
 
     Raises:
-        RunError: a run, export or table cannot be read.
-        ConfigError: a file or folder is missing, or there are no models.
+        RunError: a run, export or table cannot be read, or has no accuracy.
+        ConfigError: a file or folder is missing or invalid, or there are no models.
     """
     result = ModelCatalogue()
     for name in service.fronts:
@@ -223,13 +226,8 @@ def _read_export(catalogue: ModelCatalogue, path: Path) -> None:
     ran: dict[str, Any] = {**proof["artefacts"][proof["own_artefact"]]}
     if "accuracy" not in ran:
         raise RunError(f"fronts: {path} is an export without accuracy: remove it from fronts.")
-    model = FleetModel(
-        proof_file.name_of(proof),
-        target.dtype,
-        Quantity(*ran["accuracy"]),
-        replica_mib(figures),
-        str(path),
-    )
+    accuracy, memory = Quantity(*ran["accuracy"]), replica_mib(figures)
+    model = FleetModel(proof_file.name_of(proof), target.dtype, accuracy, memory, str(path))
     text = proof["model"]["genotype"]
     batch, threads = batch_and_threads(text, target.batch, target.threads, f"fronts: {path}")
     _add_model(catalogue, model, batch, figures, runtime_of_target(target, path, threads))
@@ -246,7 +244,7 @@ def _read_run(catalogue: ModelCatalogue, path: Path) -> None:
         if not member.is_deliverable:
             continue
         if metric_of(member.figures) != "accuracy":
-            raise RunError(f"fronts: {path} is a regression without accuracy: remove it.")
+            raise RunError(f"fronts: {path} has no accuracy (a regression): remove it from fronts.")
         accuracy = member.figures[artefact_metric("accuracy", member.figures)]
         memory = replica_mib(member.figures)
         dtype = member.dtype(target.dtype)
@@ -287,7 +285,7 @@ class _ProfileRow(TypedDict):
 
 
 def csv_rows(path: Path, named: str = "") -> list[dict[str, str]]:
-    """Return the rows of a CSV file as dicts from column to text; ``named`` is its option.
+    """Return the rows of a CSV file, each from column to text; ``named`` is the file's option.
 
     Raises:
         ConfigError: the file is missing, invalid, or has no rows.
@@ -336,11 +334,13 @@ def add_row(
     at: str,
     ran: TimedRuntime | None = None,
 ) -> None:
-    """Add the accuracy or latency in a CSV row ``raw`` of file ``place``; ``at`` names the row.
+    """Add accuracy, latency and memory of the row ``raw`` of a CSV file ``place``.
+
+    ``at`` names the row in messages; ``ran`` is the runtime of the latency, if known.
 
     Raises:
         SchemaError: a value is invalid, or neither accuracy nor latency on a target is given.
-        ConfigError: see ``ModelCatalogue.time``.
+        ConfigError: other latencies of the model on the target have another number of threads.
     """
     row: _ProfileRow = schema.parse_row(_ProfileRow, {k: v for k, v in raw.items() if v != ""}, at)
     precision, source = row.get("precision", "float32"), row.get("source", "modelled")

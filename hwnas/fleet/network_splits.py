@@ -26,10 +26,10 @@ SIDES = ("head", "tail")
 class ExportedNetwork:
     """The network of an export, read from its ONNX file."""
 
-    id: str
+    id: str  #: id of the exported network, see ``proof_file.name_of``
     precision: str  #: ``float32`` or ``int8``
     network: TrainedNetwork
-    model: bytes  #: content of the ONNX file
+    model: bytes  #: content of the ONNX file in this precision
 
     @property
     def name(self) -> str:
@@ -50,12 +50,15 @@ class ExportSplit:
     share: float  #: head's fraction of the multiply-accumulates
 
     def part_id(self, side: str, whole: ExportedNetwork) -> str:
-        """Return the id of a part in plans, without the precision, as ``ID-cut2-head``."""
+        """Return the id of a part in plans, without the precision, as ``ID-cut2-head``.
+
+        ``side`` is ``head`` or ``tail``.
+        """
         return f"{whole.id}-{self.name}-{side}"
 
 
 def read_exported_network(folder: Path, recorded: Proof) -> ExportedNetwork:
-    """Return the network of an export.
+    """Return the network of an export with its weights, read from its ONNX files.
 
     Args:
         folder: Folder of the export.
@@ -93,7 +96,7 @@ def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
     less than 1 % of the multiply-accumulates, or if the output of the head is a single pixel.
 
     Raises:
-        ConfigError: no split exists.
+        ConfigError: no split is left.
     """
     result, least = list[GraphSplit](), float("inf")
     for cut in iter_splits(whole.network.graph):
@@ -164,7 +167,7 @@ class SplitOutputs:
 
 
 def run_split(split: ExportSplit, whole: ExportedNetwork, images: Floats) -> SplitOutputs:
-    """Return the outputs of head and tail for images ``(N, C, H, W)``.
+    """Return the outputs of head and tail for normalised images ``(N, C, H, W)``.
 
     Raises:
         ProofError: the tail's outputs differ from those of the whole network: in int8 at all, in
@@ -226,8 +229,8 @@ class SplitPoint(TypedDict):
     tail: _Name  #: name of the second part in plans
     activation_kib: Annotated[float, NumberBounds(0, 1e6)]  #: KiB that are sent per image
     after: _Name  #: last operator of the head
-    shape: Annotated[list[int], NumberBounds(3, 3)]  #: of the sent tensor: (C, H, W)
-    dtype: _Name  #: of the sent tensor
+    shape: Annotated[list[int], NumberBounds(3, 3)]  #: shape of the sent tensor: (C, H, W)
+    dtype: _Name  #: dtype of the sent tensor
     head_macs: Fraction  #: head's fraction of the multiply-accumulates
 
 
@@ -238,7 +241,7 @@ class _SplitFile(TypedDict):
 
 
 def read_cuts(folder: Path) -> list[SplitPoint]:
-    """Return the splits of a folder that the verb ``split`` wrote, from ``split.json``.
+    """Return the splits in ``split.json`` of a folder that ``hwnas split`` wrote.
 
     Raises:
         RunError: the folder has no valid ``split.json``.

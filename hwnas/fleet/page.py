@@ -41,7 +41,7 @@ def plan_figures(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> d
     """Return the figures of a plan by name: ``serving``, ``margins`` and, if any, ``front``.
 
     Each is a dict from format (``png``, ``svg``) to the content of the file. ``tables`` has the
-    rows of the plan's CSV files by name.
+    rows of the plan's CSV files, by name of the file without ``.csv``.
     """
     with mpl.rc_context(_STYLE):
         result = {
@@ -59,7 +59,14 @@ def plan_page(
     sentences: Sequence[str],
     figures: Mapping[str, Pictures],
 ) -> str:
-    """Return the HTML page of a plan, with messages, tables (by file name) and figures."""
+    """Return the HTML page of a plan.
+
+    Args:
+        plan: The plan.
+        tables: Rows of its CSV files, by name of the file without ``.csv``.
+        sentences: Findings at the top of the page.
+        figures: Result of ``plan_figures``.
+    """
     titles = {
         "decisions": "Changes and their reasons",
         "plans": "The plan and non-dominated alternatives: cost, carbon, accuracy, latency",

@@ -88,9 +88,10 @@ class Goodputs:
         return result
 
     def rate(self, limit_s: float, curve: Array, service_s: Array) -> float:
-        """Return the requests/s per replica at which p99 reaches ``limit_s``, interpolated.
+        """Return the goodput: the requests/s per replica at which p99 reaches ``limit_s``.
 
-        0 if p99 is above the limit at all loads; at most the last of ``rates``.
+        It is interpolated; 0 if p99 is above the limit at all loads, at most the last of ``rates``.
+        ``curve`` is the result of the method ``curve`` for ``service_s``.
         """
         if curve[0] > limit_s:
             return 0.0
@@ -99,7 +100,10 @@ class Goodputs:
     def prepare(
         self, arguments: Iterable[tuple[Arrivals, Array, int, float]], progress: Progress
     ) -> None:
-        """Run the simulations that calls of ``curve`` with these arguments need."""
+        """Run and cache the simulations that calls of ``curve`` with these arguments need.
+
+        ``arguments`` are (arrivals, service times in s, replicas, wait in s).
+        """
         simulations = {
             (id(arrivals), replicas, service_s.size, wait): arrivals
             for arrivals, service_s, replicas, wait_s in arguments
@@ -148,7 +152,7 @@ def latency_quantile(
         arrivals: Arrival process.
         service_s: Seconds of batches of 1, 2, ... images.
         replicas: Number of replicas.
-        load: Demand as a fraction of the capacity with full batches.
+        load: Demand as a fraction of the pool's capacity with full batches.
         noise: Factors of service times, of mean 1.
         wait_s: Maximum seconds that a request waits for a full batch.
     """
@@ -192,7 +196,7 @@ class Placement:
 
 
 def pool_limits(problem: PlanningProblem) -> Array:
-    """Return the p99 limits in ms that pools may have, ascending ``(limits,)``.
+    """Return the limits in ms of the p99 latency that pools may have, ascending ``(limits,)``.
 
     They are those of ``tiers_ms``; by default what the limits of classes leave after the network,
     and fractions of it for the stages of cascades.
@@ -216,7 +220,11 @@ def pool_limits(problem: PlanningProblem) -> Array:
 def placements_of(
     problem: PlanningProblem, goodputs: Goodputs, limits: Array
 ) -> Iterator[Placement]:
-    """Yield a placement per device, model, arrival process and limit in ms that it can keep."""
+    """Yield a placement per device, model, arrival process and limit that a pool can keep.
+
+    ``limits`` are p99 latencies in ms. Models without a latency on a device, or too large for its
+    memory, have none.
+    """
     for where, upper in _device_models(problem):
         yield from _placements_at_limits(where, upper, limits, problem, goodputs)
 

@@ -58,16 +58,16 @@ class TimedRuntime:
 class PoolType:
     """A model on a device with a batch size, wait and latency limit."""
 
-    device: str
+    device: str  #: name of the device in the fleet file
     model: str  #: ``ID-PRECISION``, or a part of a split network
     batch: Annotated[int, NumberBounds(1, 65_536)]  #: maximum batch size
     wait_ms: _Ms  #: maximum wait of a request for a full batch
     limit_ms: Positive  #: limit of the pool's 99th percentile
     goodput: Positive  #: requests/s of a replica, by simulation
     least: Size  #: minimum replicas for this goodput
-    accuracy: QuantityRow | None  #: ``None``: a part of a split network
-    latency_ms: Annotated[dict[str, QuantityRow], NumberBounds(1)]  #: of a batch, by batch size
-    memory_mib: _Rate  #: of a replica; 0: unknown
+    accuracy: QuantityRow | None  #: fraction in [0, 1]; ``None``: a part of a split network
+    latency_ms: Annotated[dict[str, QuantityRow], NumberBounds(1)]  #: ms of a batch, by batch size
+    memory_mib: _Rate  #: memory of a replica in MiB; 0: unknown
     place: str  #: source folder or file of the model
     ran: TimedRuntime | None = None  #: ``None`` in plans of earlier versions
 
@@ -88,13 +88,13 @@ class RequestRoute:
 
     klass: str  #: class of requests
     rate: _Rate  #: requests/s at the peak demand, ``demand.spike`` included
-    first: str  #: pool
-    second: str | None  #: pool of escalated requests; ``None``: none
-    share: Fraction  #: fraction escalated to the second pool
+    first: str  #: name of the type of the first pool
+    second: str | None  #: name of the type of the pool of escalated requests; ``None``: none
+    share: Fraction  #: fraction of requests escalated to the second pool
     threshold: float  #: confidence of the first model below which requests are escalated
-    accuracy: Fraction  #: lower end of the interval
-    reach_ms: _Ms  #: round trip from the requests' region to the first pool
-    pass_ms: _Ms  #: round trip from the first pool to the second
+    accuracy: Fraction  #: lower end of the interval of the accuracy of the route
+    reach_ms: _Ms  #: round trip in ms from the requests' region to the first pool
+    pass_ms: _Ms  #: round trip in ms from the first pool to the second
     usd: _Rate  #: transfer cost in $ per request
 
 
@@ -115,10 +115,10 @@ class ClassRequirements:
 
     p99_ms: Positive  #: limit of the 99th percentile of latencies, with the network
     accuracy_min: Fraction  #: minimum mean accuracy over the requests of an hour
-    degraded_accuracy: Fraction  #: the same during a failure
-    regions: list[str]  #: where requests may be served
+    degraded_accuracy: Fraction  #: minimum mean accuracy while all spot machines are down
+    regions: list[str]  #: regions in which requests may be served
     demand: list[_Rate]  #: expected requests/s by hour, without those answered by the cache
-    borne: list[_Rate]  #: the same times ``demand.spike``: what the plan must serve
+    borne: list[_Rate]  #: requests/s by hour that the plan must serve: ``demand`` times the spike
     trace: str  #: file of arrival times; empty: Poisson arrivals
 
 
@@ -128,8 +128,8 @@ class DeploymentPlan:
 
     format: int
     objective: Literal["cost", "carbon", "energy"]
-    unit: str  #: of ``value``: ``$``, ``kg of CO2`` or ``kWh``
-    value: float  #: of the objective over all hours
+    unit: str  #: unit of ``value``: ``$``, ``kg of CO2`` or ``kWh``
+    value: float  #: value of the objective, summed over all hours
     bound_kept: float  #: lower bound of ``value`` over the options left after pruning
     bound_all: float  #: lower bound of ``value`` over all options
     jitter: Annotated[float, NumberBounds(0, 2)]  #: standard deviation of log service times
@@ -144,11 +144,11 @@ class DeploymentPlan:
 
     @property
     def n_hours(self) -> int:
-        """Number of hours."""
+        """Number of hours of the plan, which are counted from 0."""
         return sum(len(hour_plan.hours) for hour_plan in self.hours)
 
     def at(self, hour: int) -> HourPlan:
-        """Return the machines, pools and routes of an hour of the plan."""
+        """Return the machines, pools and routes of an hour, from 0 to ``n_hours - 1``."""
         return next(hour_plan for hour_plan in self.hours if hour in hour_plan.hours)
 
     def by_hour(self) -> dict[int, HourPlan]:
@@ -195,7 +195,7 @@ def read_plan(folder: Path) -> DeploymentPlan:
     """Return the plan in a folder, from ``plan.yaml``.
 
     Raises:
-        RunError: the file is missing or damaged.
+        RunError: the file is missing, damaged, of a newer version, or contradicts itself.
     """
     path = folder / FILE
     try:
@@ -276,7 +276,7 @@ def _check_latencies(plan: DeploymentPlan) -> None:
 
 
 def format_hours(hours: Sequence[int]) -> str:
-    """Return ascending hours as text, as ``0-3 5``."""
+    """Return ascending hours as text with ranges, as ``0-3 5`` for 0, 1, 2, 3 and 5."""
     parts: list[list[int]] = []
     for hour in hours:
         if parts and hour == parts[-1][-1] + 1:

@@ -21,8 +21,9 @@ _UNKNOWN = 0.9  # the factor if no p99 is known
 class ReplanCause:
     """A reason to plan hours again."""
 
+    #: changed demand, late requests, machines that are down or up again, or changed input files
     what: Literal["demand", "late", "down", "back", "files"]
-    name: str  #: class or device; empty: all
+    name: str  #: name of the class or device; empty: all
     hours: frozenset[int]  #: hours of the plan that are planned again
     text: str  #: for messages, as ``demand of search +20% (measured)``
 
@@ -31,9 +32,11 @@ class ReplanCause:
 class PlanChanges:
     """Demand according to telemetry, and the causes to plan again."""
 
-    rates: Array  #: ``(classes, hours)`` expected requests/s
-    provisioned_rates: Array  #: the same times ``demand.spike``: what a plan must serve
-    slower: Mapping[tuple[str, int], float]  #: factors of goodputs by (late class, hour)
+    rates: Array  #: expected requests/s ``(classes, hours)``
+    #: requests/s that a plan must serve ``(classes, hours)``: ``rates`` times ``demand.spike``
+    provisioned_rates: Array
+    #: factors below 1 by which goodputs are reduced, by (late class, hour)
+    slower: Mapping[tuple[str, int], float]
     causes: Sequence[ReplanCause]
 
 
@@ -46,7 +49,8 @@ def detect_changes(
         plan: Current plan.
         telemetry: Observed demand, latencies and failed machines.
         tolerance: Relative change of demand that is ignored.
-        extrapolate: If True, scale unobserved hours like the observed ones.
+        extrapolate: True: the demand of hours without telemetry changes by the same factor as that
+            of the others; False: it stays as planned.
     """
     rates = np.array([c.demand for c in plan.classes.values()])
     borne = np.array([c.borne for c in plan.classes.values()])
@@ -137,7 +141,7 @@ def apply_changes(
 
 
 def restored_devices(bare: Collection[tuple[int, str]]) -> Iterator[ReplanCause]:
-    """Yield a cause per device that is up again: its redundancy can be restored.
+    """Yield a cause per device whose machines are up again, to restore its redundancy.
 
     Args:
         bare: (hour, device) pairs that the current plan left without redundancy.
@@ -150,7 +154,10 @@ def restored_devices(bare: Collection[tuple[int, str]]) -> Iterator[ReplanCause]
 def devices_down(
     plan: DeploymentPlan, problem: PlanningProblem, telemetry: Telemetry
 ) -> Iterator[ReplanCause]:
-    """Yield a cause per device of which the plan uses more machines than are up."""
+    """Yield a cause per device of which the plan uses more machines in some hour than are up.
+
+    ``problem`` is the result of ``apply_changes``: its quotas do not count machines that are down.
+    """
     for name, down in telemetry.down.items():
         quota = problem.fleet.devices[name].quota
         hours = {

@@ -27,7 +27,10 @@ _MIN_RATE = 1e-6  # of a route: below is rounding
 
 
 def to_plan(solution: Solution, notes: Sequence[str] = ()) -> DeploymentPlan:
-    """Return a solution as a plan with messages ``notes``."""
+    """Return a solution as a plan, with figures of nine significant digits.
+
+    ``notes`` are messages on ignored or missing inputs.
+    """
     task = solution.task
     problem = task.problem
     kinds: dict[str, PoolType] = {}
@@ -193,7 +196,7 @@ def placements_by_name(task: PlanningTask) -> PlacementsByName:
 
 
 def bought_machines(task: PlanningTask, plan: DeploymentPlan) -> Array:
-    """Return the number of machines that a plan has bought ``(devices,)``."""
+    """Return the number of machines of each device that a plan has bought ``(devices,)``."""
     devices = plan.devices
     return np.array([float(devices[n].bought) if n in devices else 0.0
                      for n, _ in task.problem.devices])  # fmt: skip
@@ -221,7 +224,11 @@ def hours_without_redundancy(
 def goodput_corrections(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> dict[tuple[int, int], float]:
-    """Return the factors of goodputs that a plan has, by (hour index, placement); none equals 1."""
+    """Return the factors by which a plan corrects goodputs, by (hour index, placement index).
+
+    Factors of 1, and pools that the task does not have, are left out. ``names`` is the result of
+    ``placements_by_name``.
+    """
     hours = plan.by_hour()
     return {
         (i, names[pool.kind][0]): scale
@@ -235,9 +242,10 @@ def goodput_corrections(
 def restore_hours(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> list[Hour | None]:
-    """Return the hours of a plan as hours of a task's solution.
+    """Return the hours of a plan as hours of a task's solution, if they are unchanged.
 
-    ``None`` for an hour that the task would write differently: names, figures or quotas changed.
+    ``None`` for an hour whose names, figures or routes differ in the task, or that exceeds a quota.
+    ``names`` is the result of ``placements_by_name``.
     """
     return [
         hour if hour and _is_same(task, hour, i, plan) else None
@@ -250,7 +258,8 @@ def translate_hours(
 ) -> list[Hour | None]:
     """Return the hours of a plan as hours of a task's solution.
 
-    ``None`` for an hour with a device, pool type or route that the task does not have.
+    ``None`` for an hour with a device, pool type or route that the task does not have. ``names`` is
+    the result of ``placements_by_name``.
     """
     options, hours = _options(task), plan.by_hour()
     return [_hour(task, hours[hour], names, options) for hour in task.hours]

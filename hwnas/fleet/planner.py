@@ -41,7 +41,8 @@ def find_headroom(
 ) -> Scale:
     """Return higher factors of goodputs for pools that sustain more load in simulations.
 
-    They replace those of the task. Pools without headroom are left out.
+    They are by (hour index, placement index), and replace those of the task. Pools without headroom
+    are left out.
     """
     scale: Scale = {}
     with progress.phase("Headroom", len(plan.hours)) as advance:
@@ -63,9 +64,10 @@ def _max_loads_of_hour(
 
 
 def max_loads(simulate: Callable[[float], Mapping[str, ClassStatistics]]) -> dict[str, float]:
-    """Return the largest factor of the demand, at most 3, at which each class is not late.
+    """Return the largest factor of the demand, from 1.04 to 3, up to which each class is not late.
 
-    Classes that are late at the lowest factor, 1.04, are left out. All classes are loaded together.
+    A class is late if more than 0.8 % of its requests are. Classes that are late at 1.04 are left
+    out. All classes are loaded together.
 
     Args:
         simulate: Returns the statistics of the classes at a factor of the demand.
@@ -124,11 +126,12 @@ class PlanningOutcome:
     """A plan and the statistics of its simulations."""
 
     plan: DeploymentPlan
-    solution: Solution  #: of the optimiser; the plan is made from it
-    statistics: Sequence[HourStatistics]  #: of all simulated hours and seeds, without spikes
-    failures: Mapping[str, Sequence[HourStatistics]]  #: by failed device, or ``spot``
+    solution: Solution  #: solution of the optimiser, from which the plan is made
+    statistics: Sequence[HourStatistics]  #: one per simulated hour and seed, at expected demand
+    #: simulations of failures at peak hours, by failed device, or ``spot`` for all spot machines
+    failures: Mapping[str, Sequence[HourStatistics]]
     rounds: int  #: number of corrections of goodputs
-    spike_statistics: Sequence[HourStatistics] = ()  #: of hours at their peak demand
+    spike_statistics: Sequence[HourStatistics] = ()  #: simulations of hours at their peak demand
     is_late: bool = False  #: True if some class is late after all corrections
 
     @property
@@ -171,7 +174,11 @@ def plan_task(
 
     Goodputs of late pools are lowered, and those of pools with headroom are raised. For a large
     task they are raised once, with half of ``limit_s``. The corrections fit ``seeds``, so the plan
-    is simulated and corrected again with twice as many other seeds. See ``make_plan``.
+    is simulated and corrected again with twice as many other seeds. Arguments are as in
+    ``make_plan``.
+
+    Raises:
+        BudgetError: a limit leaves demand unserved; the message names it.
     """
 
     def resolve(solution: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
@@ -296,7 +303,10 @@ def simulate_hours(
     progress: Progress,
     hours: Sequence[int],
 ) -> Runs:
-    """Return the statistics of hours at the expected demand, and at their peak demand if higher."""
+    """Return the statistics of ``hours`` at the expected demand, and of those with a higher peak.
+
+    There is one entry per hour and seed, see ``simulation.simulate``.
+    """
     expected = simulation.simulate(plan, setup, seeds, progress, hours)
     spikes = [h for h in hours if plan.spikes(h)]
     if not spikes:
@@ -322,7 +332,11 @@ def arrivals_by_class(problem: PlanningProblem) -> dict[str, Arrivals]:
 
 
 def read_choices(problem: PlanningProblem, progress: Progress) -> PlanChoices:
-    """Return the placements and options of a problem, with newly simulated goodputs."""
+    """Return the placements and options of a problem, with newly simulated goodputs.
+
+    Raises:
+        ConfigError: no model keeps the limits of a class.
+    """
     return find_choices(problem, Goodputs(problem.service.jitter), progress)
 
 

@@ -61,9 +61,12 @@ class HourBlock:
 
     hours: tuple[int, ...]  #: indices into the task's hours
     weight: Array  #: number of equal hours of the plan that each stands for ``(hours,)``
-    owned: Array | None = None  #: upper bound of machines bought ``(devices,)``
-    bought: Array | None = None  #: lower bound of machines bought ``(devices,)``
-    #: $ (``cost``) and kg (``carbon``) of other hours; ``None``: budgets are shared by weight
+    #: upper bound of machines bought ``(devices,)``; ``None``: the quotas
+    owned: Array | None = None
+    #: lower bound of machines bought ``(devices,)``; ``None``: 0
+    bought: Array | None = None
+    #: $ (``cost``) and kg of CO2 (``carbon``) that other hours use of the budgets; ``None``: these
+    #: hours get the fraction of budgets that corresponds to their weight
     spent: Mapping[str, float] | None = None
 
 
@@ -99,13 +102,13 @@ class Program:
     """A mixed-integer program: minimise ``cost v`` with ``low <= matrix v <= high``."""
 
     matrix: sp.csr_matrix  #: ``(constraints, variables)``
-    low: Array  #: ``(constraints,)``
-    high: Array  #: ``(constraints,)``
-    cost: Array  #: ``(variables,)``
-    lower: Array  #: lower bounds of variables
-    upper: Array  #: upper bounds of variables
-    integer: NDArray[np.bool_]  #: True for integer variables
-    columns: OptionColumns
+    low: Array  #: lower limits of constraints ``(constraints,)``
+    high: Array  #: upper limits of constraints ``(constraints,)``
+    cost: Array  #: coefficients of the minimised function ``(variables,)``
+    lower: Array  #: lower bounds of variables ``(variables,)``
+    upper: Array  #: upper bounds of variables ``(variables,)``
+    integer: NDArray[np.bool_]  #: True for integer variables ``(variables,)``
+    columns: OptionColumns  #: options of the variables x
     pools: PoolCandidates | None  #: ``None``: the linear program without replicas
     #: first index of each kind of variable: x requests/s of options, z unserved fractions,
     #: m machines, r machines bought, u replicas without spare ones, y whether a pool exists
@@ -144,7 +147,7 @@ class _Rows:
 def assemble(
     task: PlanningTask, columns: OptionColumns, part: HourBlock, *, relaxed: bool = False
 ) -> Program:
-    """Return the program of some hours.
+    """Return the program of some hours, see the module and ``Program``.
 
     Args:
         task: Task.

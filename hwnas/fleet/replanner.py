@@ -68,7 +68,8 @@ def replan(
 ) -> ReplanningOutcome:
     """Return a plan for the observed demand and failures; unchanged hours stay as they are.
 
-    If nothing changed beyond the tolerance, the plan is the current one and ``causes`` is empty.
+    If nothing changed beyond the tolerance, the plan is the current one (with ``begin_min`` of
+    ``problem``) and ``causes`` is empty.
 
     Args:
         problem: Planning problem as in ``service.yaml`` and ``fleet.yaml`` now.

@@ -94,7 +94,7 @@ def add_move_costs(
 
 
 def complete_values(program: Program, values: Array | None) -> Array | None:
-    """Return values with those of the moves added; ``None`` if they are ``None``."""
+    """Return values of variables completed by those of ``add_move_costs``; ``None`` if ``None``."""
     if values is None:
         return None
     rows, k = program.rows["moves"], program.begin["k"]
@@ -145,7 +145,7 @@ def _caps(
 
 
 def count_moves(ran: Running, runs: Running) -> tuple[int, int]:
-    """Return the numbers of replicas started and stopped between two hours of plans."""
+    """Return the numbers of replicas started and stopped if ``runs`` replaces ``ran``."""
     keys: Iterable[RunningPool] = {*ran, *runs}
     change = [runs.get(key, 0) - ran.get(key, 0) for key in keys]
     return sum(c for c in change if c > 0), -sum(c for c in change if c < 0)

@@ -38,13 +38,15 @@ class RequestClass:
 
     #: limit of the 99th percentile of latencies, with the network
     p99_ms: Annotated[float, NumberBounds(0, 1e7, exclusive=True)]
-    regions: Annotated[list[Name], NumberBounds(1, 100)]  #: where requests may be served
-    demand: RequestDemand
-    accuracy_min: Fraction = 0.0  #: minimum mean accuracy over the requests of an hour
-    degraded_accuracy: Fraction | None = None  #: minimum during a failure; default: the same
+    regions: Annotated[list[Name], NumberBounds(1, 100)]  #: regions that may serve requests
+    demand: RequestDemand  #: requests/s and arrival times
+    accuracy_min: Fraction = 0.0  #: minimum mean accuracy over the requests of an hour, in [0, 1]
+    #: minimum mean accuracy while all spot machines are down; default: ``accuracy_min``
+    degraded_accuracy: Fraction | None = None
     origin: Name | None = None  #: region of the requests; default: the first of ``regions``
-    payload_kib: Kib = 0.0  #: size of a request
-    cache_hit: Annotated[float, NumberBounds(0, 0.999)] = 0.0  #: fraction answered by a cache
+    payload_kib: Kib = 0.0  #: size of a request in KiB
+    #: fraction of requests that a cache answers, without a model
+    cache_hit: Annotated[float, NumberBounds(0, 0.999)] = 0.0
 
     @property
     def source(self) -> str:
@@ -62,17 +64,20 @@ class RequestClass:
 class FailureTolerance:
     """Failures that a plan must survive with at most 1 % late requests."""
 
-    any_one: Literal["device"] | None = None  #: any one machine
-    all_of: list[Literal["spot"]] = field(default_factory=list)  #: ``spot``: all spot machines
+    any_one: Literal["device"] | None = None  #: ``device``: failure of any one machine
+    #: ``spot``: failure of all spot machines together
+    all_of: list[Literal["spot"]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class PlanBudgets:
     """Upper limits of a plan."""
 
-    cost_per_day: Annotated[float, POSITIVE] | None = None  #: $; default: unlimited
-    carbon_kg_per_day: Annotated[float, POSITIVE] | None = None  #: kg of CO2; default: unlimited
-    power_w: dict[str, Positive] = field(default_factory=dict)  #: W of all machines, by region
+    cost_per_day: Annotated[float, POSITIVE] | None = None  #: $ a day; default: unlimited
+    #: kg of CO2 a day; default: unlimited
+    carbon_kg_per_day: Annotated[float, POSITIVE] | None = None
+    #: power in W of all machines of a region, by region; default: unlimited
+    power_w: dict[str, Positive] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class SplitNetwork:
     model: Name  #: whole network, as ``ID-PRECISION`` in fronts
     head: Name  #: first part, as ``ID-PRECISION`` in profiles
     tail: Name  #: second part, as ``ID-PRECISION`` in profiles
-    activation_kib: Kib  #: size of the tensor sent between the parts, of one image
+    activation_kib: Kib  #: size in KiB of the tensor that is sent between the parts for one image
 
 
 @dataclass(frozen=True)
@@ -94,17 +99,18 @@ class Service:
     profiles: list[str] = field(default_factory=list)  #: CSV files or tables of latencies
     #: runs or files with predictions of models on validation images, for cascades
     answers: list[str] = field(default_factory=list)
-    #: split networks: folders of the verb split, or own measurements
+    #: split networks: folders that hwnas split wrote, or own measurements
     splits: list[str | SplitNetwork] = field(default_factory=list)
+    #: failures that the plan must survive; default: none
     survive: FailureTolerance = field(default_factory=FailureTolerance)
-    budgets: PlanBudgets = field(default_factory=PlanBudgets)
+    budgets: PlanBudgets = field(default_factory=PlanBudgets)  #: limits of the plan; default: none
     #: p99 limits of pools in ms; default: derived from those of the classes
     tiers_ms: Annotated[list[Positive], NumberBounds(1, 64)] | None = None
     #: maximum waits for full batches in ms, of which plans choose; as Triton's queue delay
     wait_ms: Annotated[list[Annotated[float, NumberBounds(0, 1e6)]], NumberBounds(1, 8)] = field(
         default_factory=lambda: [0.0]
     )
-    #: standard deviation of the log of service times
+    #: standard deviation of the natural logarithm of service times
     jitter: Annotated[float, NumberBounds(0, 2)] = 0.05
 
     @property

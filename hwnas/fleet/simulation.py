@@ -42,8 +42,8 @@ class Kill:
 class Throttle:
     """Simulated thermal throttling of all machines of a device."""
 
-    device: str
-    factor: float  #: factor of the speed
+    device: str  #: name of the device
+    factor: float  #: factor of the speed, below 1 if slower
     at: float = 1 / 3  #: time from which on, as a fraction of the simulated time
 
 
@@ -51,9 +51,9 @@ class Throttle:
 class SimulationSetup:
     """Conditions of a simulation."""
 
-    arrivals: Mapping[str, Arrivals]  #: by class
-    kills: Sequence[Kill] = ()
-    throttles: Sequence[Throttle] = ()
+    arrivals: Mapping[str, Arrivals]  #: arrival process by class
+    kills: Sequence[Kill] = ()  #: failures of machines
+    throttles: Sequence[Throttle] = ()  #: slowdowns of machines
     detect_s: float = 0.5  #: seconds until requests of a failed machine are sent again
     load: float = 1.0  #: factor of the demand
     spike: bool = False  #: if True, at the peak demand of all classes (``demand.spike``)
@@ -64,26 +64,26 @@ class ClassStatistics:
     """Results of a class in a simulated hour."""
 
     requests: int  #: number of requests, without the first 5 % of the time
-    late: float  #: fraction of requests that are later than ``p99_ms`` or lost
-    late_after: float  #: the same within a minute after a failure; 0 without a failure
-    lost: int  #: number of requests without a response, of all of the time
-    p50_ms: float  #: infinite if too many requests are lost, as ``p99_ms``
-    p99_ms: float
+    late: float  #: fraction of these requests that are later than the class's limit, or lost
+    late_after: float  #: fraction in the minute after failures; 0 without a failure
+    lost: int  #: number of requests without a response, in the whole simulated time
+    p50_ms: float  #: median latency; infinite if too many requests are lost
+    p99_ms: float  #: 99th percentile of latencies; infinite if too many requests are lost
 
 
 @dataclass(frozen=True)
 class HourStatistics:
     """Results of a simulated hour."""
 
-    hour: int
-    seed: int
+    hour: int  #: hour of the plan, from 0
+    seed: int  #: seed of the simulation
     seconds: float  #: simulated time
     classes: Mapping[str, ClassStatistics]  #: of classes with requests, by name
     retried: int  #: number of requests sent again after a failure
     usd: float  #: cost of machines and transfers per hour in $
-    kwh: float  #: energy per hour
+    kwh: float  #: energy per hour in kWh
     kg: float  #: emissions per hour in kg of CO2
-    busy: Mapping[str, float] = field(default_factory=dict)  #: utilisation in [0, 1] by pool
+    busy: Mapping[str, float] = field(default_factory=dict)  #: mean utilisation of replicas by pool
     spike: bool = False  #: if True, at the peak demand (``demand.spike``)
     failed: Sequence[int] = ()  #: number of failed replicas of each kill
 
@@ -104,7 +104,9 @@ def simulate(
     plan: DeploymentPlan, setup: SimulationSetup, seeds: Sequence[int], progress: Progress,
     hours: Sequence[int] | None = None,
 ) -> list[HourStatistics]:  # fmt: skip
-    """Return the statistics of each hour and seed; by default of one hour per group of equal ones.
+    """Return the statistics of each hour and seed, those of an hour together.
+
+    ``hours`` are hours of the plan; by default the first one of each group of equal hours.
 
     Raises:
         ConfigError: an hour has too many replicas or requests to simulate.
@@ -161,7 +163,10 @@ def _simulated_s(plan: DeploymentPlan, rates: Mapping[str, float], setup: Simula
 
 
 def is_same_hour(plan: DeploymentPlan, other: DeploymentPlan, hour: int) -> bool:
-    """Return True if two plans of the same demand have the same simulation of an hour."""
+    """Return True if an hour of two plans has the same machines, pools and routes.
+
+    If the plans have the same demand, its simulations are equal then.
+    """
     hour_plan, other_plan = plan.at(hour), other.at(hour)
     facts = hour_plan.machines, hour_plan.pools, hour_plan.routes, hour_plan.degraded
     return (

@@ -45,7 +45,7 @@ class Solution:
     bound_kept: float  #: lower bound of the value over the options left after pruning
     bound_all: float  #: lower bound of the value over all options
     seconds: dict[str, float] = field(default_factory=dict)  #: times of the solver by step
-    n_columns: int = 0  #: number of options in hours of the program
+    n_columns: int = 0  #: number of options in all hours, from which the solver chose
     #: options of each hour after pruning; empty: the task was small enough to be solved at once
     hour_columns: list[OptionColumns] = field(default_factory=list)
 
@@ -108,7 +108,10 @@ def small_program(task: PlanningTask) -> Program | None:
 
 
 def lower_bound(task: PlanningTask, limit_s: float, progress: Progress) -> float:
-    """Return a lower bound of the value of all solutions, computed in about ``limit_s`` seconds."""
+    """Return a lower bound of the value of all solutions, in the unit of the task's objective.
+
+    It is computed in about ``limit_s`` seconds.
+    """
     if (program := small_program(task)) is None:
         return generate_columns(task, progress, limit_s).bound
     return _solve_program(task, program, limit_s, progress).bound_all
@@ -311,8 +314,9 @@ def solve_again(
 ) -> Solution:
     """Return a solution for corrected goodputs, given one for former goodputs.
 
-    Only ``hours`` (indices) are solved again, with a time limit of 8 s or more each; if the task is
-    small, everything is, with ``limit_s`` seconds.
+    Of a large task only ``hours`` (indices) are solved again, each in up to 8 s, and 16 s more if
+    machines must be bought; ``limit_s`` is ignored. A small task is solved completely in up to
+    ``limit_s`` seconds.
     """
     if not solution.hour_columns:
         return solve_task(task, limit_s, progress)
@@ -347,9 +351,10 @@ def _polish(
 
 
 def start_values(program: Program, hours: Sequence[Hour], owned: Array) -> Array | None:
-    """Return hours as values of a program's variables; ``None`` if it lacks a pool or an option.
+    """Return hours as values of a program's variables ``(variables,)``.
 
-    ``owned`` has the machines bought ``(devices,)``.
+    ``None`` if the program lacks one of their pools or options. ``owned`` has the machines bought
+    ``(devices,)``.
     """
     b, c, p = program.begin, program.columns, program.pools
     assert p is not None

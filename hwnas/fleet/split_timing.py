@@ -37,8 +37,8 @@ class TimedPart:
     network: TrainedNetwork
     model: bytes  #: content of the ONNX file
     read: Array  #: input of the ONNX file ``(N, C, H, W)``
-    real: Floats  #: the same as real numbers: dequantised if it is int8
-    wanted: Floats  #: expected output, dequantised
+    real: Floats  #: input as real numbers: ``read``, dequantised if it is int8
+    wanted: Floats  #: expected output, dequantised if it is int8
 
     @property
     def file(self) -> str:
@@ -52,7 +52,10 @@ def timed_parts(
     results: Sequence[SplitOutputs],
     images: Floats,
 ) -> Iterator[TimedPart]:
-    """Yield the whole network and all parts, with their inputs and expected outputs."""
+    """Yield the whole network, then head and tail of each split, with inputs and expected outputs.
+
+    ``results`` are those of ``run_split`` for ``splits`` and normalised ``images``.
+    """
     outputs = results[0].outputs
     yield TimedPart(whole.id, "", whole.network, whole.model, images, images, outputs)
     for each, of in zip(splits, results, strict=True):
@@ -76,7 +79,9 @@ class PartTiming:
 def time_parts(
     parts: Sequence[TimedPart], config: SplitConfig, target: Target, advance: Callable[[int], None]
 ) -> Iterator[PartTiming]:
-    """Yield the cost of each part at each batch size, on the target.
+    """Time each part at each batch size on the target, and yield its cost.
+
+    A target that is not measured gives estimates of its compiler.
 
     Args:
         parts: Parts.
@@ -87,6 +92,7 @@ def time_parts(
     Raises:
         CompileError: the target cannot run a part; the message names it.
         ProofError: a part's outputs differ from those of its ONNX file.
+        DeviceError: the device does not respond in time.
     """
     for batch in batch_sizes(config, target):
         at = replace(target, batch=batch)
@@ -101,7 +107,7 @@ def time_parts(
 
 
 def check_runs_parts(target: Target) -> None:
-    """Check that the target's runtime can return outputs of shape (C, H, W), as heads have.
+    """Check that the target's runtime can run heads, whose outputs have the shape (C, H, W).
 
     Raises:
         ConfigError: it cannot; the message names runtimes that can.

@@ -170,7 +170,10 @@ def _models(plan: DeploymentPlan) -> Iterable[Row]:
 
 
 def describe_plan(outcome: PlanningOutcome) -> list[str]:
-    """Return messages on a plan: its value and bounds, late requests, failures and bottleneck."""
+    """Return messages on a plan: its value and bounds, late requests, failures and bottleneck.
+
+    The plan's ``notes`` are the last ones.
+    """
     plan = outcome.plan
     n = plan.n_hours
     messages = [
@@ -211,7 +214,10 @@ def describe_plan(outcome: PlanningOutcome) -> list[str]:
 
 
 def describe_statistics(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> list[str]:
-    """Return one message: the class with the largest late fraction, and the lost requests."""
+    """Return one message: the largest fraction of late requests of a class, and the lost requests.
+
+    ``statistics`` are simulations of hours of the plan at the same demand.
+    """
     worst = max(
         ((c.late, name, run.hour) for run in statistics for name, c in run.classes.items()),
         default=None,
@@ -230,7 +236,7 @@ def describe_statistics(plan: DeploymentPlan, statistics: Sequence[HourStatistic
 def describe_failures(statistics: Sequence[HourStatistics], whats: Sequence[str]) -> list[str]:
     """Return messages: late requests in the minute after failures, and failures without effect.
 
-    ``whats`` are the failed devices in the order of the setup.
+    ``whats`` are the failed devices, in the order of ``SimulationSetup.kills``.
     """
     hit = [run for run in statistics if any(run.failed)]
     late = [(c.late_after, name, run.hour) for run in hit for name, c in run.classes.items()]

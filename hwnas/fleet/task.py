@@ -26,7 +26,7 @@ class PlanningTask:
     problem: PlanningProblem
     choices: PlanChoices
     objective: Objective  #: ``cost`` ($), ``carbon`` (kg of CO2) or ``energy`` (kWh)
-    #: factors of goodputs by (hour index, placement); default: 1
+    #: factors of goodputs by (hour index, placement index); default: 1
     scale: dict[tuple[int, int], float] = field(default_factory=dict)
     #: a number per hour of the plan: hours with different numbers are never merged
     marks: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class PlanningTask:
         object.__setattr__(self, "group", place[group.ravel()])
 
     hours: tuple[int, ...] = field(init=False)  #: one hour of each group of equal hours
-    weight: Array = field(init=False)  #: number of hours in the group
+    weight: Array = field(init=False)  #: number of hours in each group ``(groups,)``
     group: Ints = field(init=False)  #: group index of each hour of the plan
 
     @property
@@ -73,12 +73,15 @@ class PlanningTask:
         return sorted({s for s in (1, _SOME) if s < device.slots} | {device.slots})
 
     def alive(self, s: int) -> NDArray[np.bool_]:
-        """Return which devices are up in scenario ``s``: True if up ``(devices,)``."""
+        """Return True for each device that is up in scenario ``s`` ``(devices,)``.
+
+        In scenario 0 all are; in scenario 1 all but spot machines.
+        """
         spot = np.array([device.buy == "spot" for _, device in self.problem.devices])
         return ~spot if s else np.ones_like(spot)
 
     def floors(self, s: int) -> Array:
-        """Return the required accuracies in scenario ``s``, in [0, 1] ``(classes,)``."""
+        """Return each class's minimum mean accuracy in scenario ``s``, in [0, 1] ``(classes,)``."""
         return np.array([c.floor(degraded=s > 0) for _, c in self.problem.classes])
 
     def sending(self, i: int) -> Array:
@@ -93,7 +96,10 @@ class PlanningTask:
         return result
 
     def goodput(self, hour: int, placement: int, config: int) -> float:
-        """Return the corrected goodput of a serving config in an hour: requests/s of a replica."""
+        """Return the corrected goodput of a serving config in an hour: requests/s of a replica.
+
+        It is at most the config's ``most``. All arguments are indices, ``hour`` one of ``hours``.
+        """
         result = self.choices.placements[placement].configs[config]
         return min(result.goodput * self.scale.get((hour, placement), 1.0), result.most)
 
@@ -126,10 +132,11 @@ def _carbon_rows(problem: PlanningProblem) -> list[Array]:
 
 
 def machine_values(task: PlanningTask, objective: Objective) -> tuple[Array, Array]:
-    """Return what a machine takes of an objective, in $, kg of CO2 or kWh.
+    """Return the cost ($), emissions (kg of CO2) or energy (kWh) of a machine, by objective.
 
-    The first array is per hour of use ``(hours, devices)``, the second for buying ``(devices,)``.
-    Rented hours include the start-up time. Power is that of a busy machine.
+    The first array is per hour of use ``(hours, devices)``, the second for buying the machine for
+    all hours ``(devices,)``. Rented hours include the start-up time. Power is that of a busy
+    machine.
     """
     problem = task.problem
     total = float(problem.load.n_hours)

@@ -64,7 +64,7 @@ class Telemetry:
     """Means over samples, by class (first key) and hour of the plan (second key)."""
 
     rates: Mapping[str, Mapping[int, float]]  #: requests/s
-    p99_ms: Mapping[str, Mapping[int, float]]
+    p99_ms: Mapping[str, Mapping[int, float]]  #: 99th percentile of latencies in ms
     late: Mapping[str, Mapping[int, float]]  #: fraction of late requests, in [0, 1]
     #: number of machines down by device, of the latest sample; ``None``: all
     down: Mapping[str, int | None]
@@ -78,7 +78,7 @@ def aggregate_samples(
     Args:
         samples: Samples.
         n_hours: Number of hours of the plan, which repeat.
-        begin_s: Time of any hour 0, on the time scale of the samples.
+        begin_s: A time at which hour 0 began, in seconds from the same origin as ``at``.
     """
     ordered = sorted(samples, key=lambda sample: sample.at)
     result: dict[str, dict[str, dict[int, list[float]]]] = {"rate": {}, "p99_ms": {}, "late": {}}
@@ -130,7 +130,7 @@ def _telemetry_sample(
             at = row["hour"] * HOUR
             NumberBounds(0, plan.n_hours - _MOMENT).check(row["hour"], f"row {i}: hour")
     except SchemaError as problem:
-        raise ConfigError(f"{path} cannot be read: {problem}.") from None
+        raise ConfigError(f"{path} cannot be read: {problem}. Correct the row.") from None
     result = TelemetrySample(
         at, row.get("class", ""), row.get("requests_per_s"), row.get("p99_ms"), row.get("late"),
         row.get("device", ""), row.get("machines_down"),
@@ -169,7 +169,8 @@ def is_url(text: str) -> bool:
 def as_rows(samples: Sequence[TelemetrySample], *, by_hour: bool) -> list[Row]:
     """Return samples as rows of a CSV file that ``read_samples`` reads.
 
-    ``by_hour``: times are hours of the plan, else seconds since 1970.
+    ``by_hour``: times of samples are seconds since hour 0 of the plan, and become hours; else they
+    are seconds since 1970.
     """
     return [
         {
@@ -206,10 +207,10 @@ _ANSWER: Any = Annotated[_Answer, OPEN]
 
 @dataclass(frozen=True)
 class TimeRange:
-    """A time range of a query, in seconds since 1970."""
+    """A time range of a query."""
 
-    start_s: float
-    end_s: float
+    start_s: float  #: seconds since 1970
+    end_s: float  #: seconds since 1970
     step_s: float  #: seconds between values
 
 
@@ -218,12 +219,15 @@ def query_samples(
 ) -> list[TelemetrySample]:
     """Return the samples that queries of a Prometheus server return.
 
+    Values that are negative or no numbers are left out, and so are machines that are not down at
+    the end of the range.
+
     Args:
         url: URL of the server, as ``http://host:9090``.
         queries: PromQL by name: ``rate``, ``late`` and ``p99_ms`` (series with a label ``class``),
             and ``down`` (label ``device``).
         over: Time range.
-        timeout_s: Deadline of each query.
+        timeout_s: Time limit of each query in seconds.
         plan: Plan with the classes.
 
     Raises:
@@ -342,10 +346,10 @@ def _read_response(address: str, where: str, timeout_s: float) -> str:
     request = _request(address, where)
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # is_url: http, https
-            return _read_text(answer)
+            return _read_text(answer, where)
     except urllib.error.HTTPError as refused:
         with refused:
-            text = _read_text(refused)
+            text = _read_text(refused, where)
         if refused.code not in _UNAUTHORISED and text.lstrip().startswith("{"):
             return text
         raise RunError(
@@ -355,12 +359,15 @@ def _read_response(address: str, where: str, timeout_s: float) -> str:
         reason = problem.reason
         text = short_reason(reason) if isinstance(reason, Exception) else str(reason)
         raise RunError(
-            f"{where} cannot be reached: {text or 'no answer'}. Is the server running?"
+            f"{where} cannot be reached: {text or 'no answer'}. Check the URL, and that the server "
+            "is running."
         ) from None
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as problem:
         text = f"no answer within {timeout_s:g} s" if isinstance(problem, TimeoutError) else (
             short_reason(problem))  # fmt: skip
-        raise RunError(f"{where} cannot be reached: {text}.") from None
+        raise RunError(
+            f"{where} cannot be reached: {text}. Check the URL, and that the server is running."
+        ) from None
 
 
 def _advice_on_status(code: int) -> str:
@@ -371,10 +378,10 @@ def _advice_on_status(code: int) -> str:
     return "give the URL of a Prometheus server, as http://HOST:9090"
 
 
-def _read_text(answer: Any) -> str:
+def _read_text(answer: Any, where: str) -> str:
     result: bytes = answer.read(_MAX_BYTES + 1)
     if len(result) > _MAX_BYTES:
-        raise ValueError(
-            f"the response is larger than {_MAX_BYTES >> 20} MiB; increase query.step_s"
+        raise RunError(
+            f"{where}: the response is larger than {_MAX_BYTES >> 20} MiB: increase query.step_s."
         )
     return result.decode("utf-8", "replace")

@@ -78,5 +78,7 @@ def test_plans_without_runtime_match_pool_types() -> None:
 def test_run_with_unknown_target_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     run = _run("cpu", 0.9)
     run.config["target"]["runtime"] = "abacus"
-    with pytest.raises(RunError, match=r"fronts: run: .*'abacus'.* Restore its manifest"):
+    with pytest.raises(
+        RunError, match=r"fronts: run: its target .*'abacus'.* Restore its manifest"
+    ):
         _read(monkeypatch, {"run": run})

@@ -69,10 +69,10 @@ class PoolReplica:
         ]  # fmt: skip
 
     async def __call__(self, body: bytes) -> dict[str, Any]:
-        """Return the outputs of the model for one image, as ``batched``.
+        """Return the outputs of the model for the bytes of one image, as ``batched``.
 
         Raises:
-            ValueError: the image has the wrong shape.
+            ValueError: the image has the wrong number of bytes.
         """
         return dict(await self.batched(np.frombuffer(body, self.dtype).reshape(self.shape)))
 
@@ -84,12 +84,18 @@ class RequestRouter:
         self.routes, self.pools = routes, pools
 
     async def __call__(self, request: Any) -> Any:
-        """Answer by a pool; escalate to the next if confidence is below the route's threshold."""
+        """Return the JSON response of the pool that answers, see ``PoolReplica.batched``.
+
+        The route is drawn by its rate. The second pool of a route answers if the confidence of the
+        first is below the threshold, or if the network is split. Status 404: there is no such
+        class; 400: the image has the wrong size.
+        """
         from starlette.responses import JSONResponse
 
         routes = self.routes.get(request.url.path.strip("/"))
         if not routes:
-            return JSONResponse({"error": f"classes: {', '.join(self.routes)}"}, 404)
+            known = ", ".join(self.routes)
+            return JSONResponse({"error": f"no such class; use the path of one: {known}"}, 404)
         body = await request.body()
         (route,) = random.choices(routes, [each["rate"] for each in routes])
         text = PLAN["pools"][route["first"]]
@@ -105,9 +111,13 @@ class RequestRouter:
 
 
 def build(arguments: dict[str, str]) -> Any:
-    """Return the Ray Serve application of ``hour=NUMBER``; by default with autoscaling.
+    """Return the Ray Serve application with the replicas and routes of ``hour=NUMBER``.
 
-    By default each class has the routes of its peak hour.
+    Without this argument pools are scaled automatically between their minimum and maximum over the
+    hours, and each class has the routes of its peak hour.
+
+    Raises:
+        ValueError: the hour is not a number, or not in the plan.
     """
     every = PLAN["hours"]
     hours = [

@@ -26,6 +26,8 @@ _LINES = {
 def deployment_files(plan: DeploymentPlan, busy: Mapping[str, float]) -> dict[str, bytes]:
     """Return the content of the files in ``deploy/``, by path in the folder of a plan.
 
+    If no pool can be deployed, there is only a README.
+
     Args:
         plan: Plan.
         busy: Maximum utilisation of replicas in [0, 1], by name of the pool type.

@@ -47,7 +47,7 @@ def manifests(pools: Sequence[DeployedPool], scheduled: bytes = b"") -> dict[str
 
 
 def hour_patches(pools: Sequence[DeployedPool], hour: int) -> bytes:
-    """Return YAML patches that set the replicas of an hour.
+    """Return YAML patches that set the replicas of an hour of the plan, counted from 0.
 
     For a pool with an autoscaler they set its minimum, and the replicas only when the pool stops
     or starts, so that replicas added by the autoscaler stay.
@@ -203,7 +203,7 @@ def schedule(
 
 
 def cron_times(hours: Sequence[int], n: int, begin_min: int = 0) -> list[str]:
-    """Return cron schedules of hours of a plan, one for days with the same hours.
+    """Return cron schedules in UTC of hours of a plan; days with the same hours share one.
 
     Args:
         hours: Hours of the plan.

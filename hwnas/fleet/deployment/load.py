@@ -56,10 +56,15 @@ class LatencySamples:
 def open_loop(port: int, request: bytes, due_s: Array) -> LatencySamples:
     """Send a request at each of the ascending times ``due_s``, and return the measured times.
 
+    Requests that fail have no ``done_s``.
+
     Args:
         port: Port on this machine.
         request: HTTP request.
         due_s: Seconds from the begin ``(requests,)``.
+
+    Raises:
+        OSError: the server accepts no connections.
     """
     return _run(_open_loop(port, request, due_s))
 
@@ -67,10 +72,11 @@ def open_loop(port: int, request: bytes, due_s: Array) -> LatencySamples:
 def closed_loop(port: int, request: bytes, clients: int, seconds: float) -> Array:
     """Return the times at which requests were sent and answered, in seconds ``(requests, 2)``.
 
-    Each client sends a request when the previous one is answered, for so many ``seconds``.
+    Times are of a monotonic clock. Each of ``clients`` sends a request when its previous one is
+    answered, until ``seconds`` have passed.
 
     Raises:
-        OSError: a request failed.
+        OSError: a request failed, or has no response within 30 s.
     """
     return _run(_closed_loop(port, request, clients, seconds))
 
@@ -261,7 +267,7 @@ def compare(
         pool: Pool with one replica.
         reading: Profile of the server.
         samples: Measured times.
-        computed: (number, total ms) of batches by size, as the server reports; empty: not reported.
+        computed: Batches during the measurement, as the server reports; empty: not reported.
         seed: Seed of the simulation.
     """
     simulated = _simulate_latencies(pool, reading, samples.due_s, seed)
@@ -288,7 +294,7 @@ def comparison_row(
     """Return the row of a pool and load in the result of ``serve-check``.
 
     Columns are simulated and measured percentiles in ms with 95 % intervals over repeats, their
-    relative errors, and slowdowns.
+    relative errors (simulated over measured, minus 1), and slowdowns.
 
     Args:
         pool: Pool.

@@ -23,7 +23,7 @@ class ServedModel:
     content: bytes  #: content of the ONNX file
     image: str  #: name of the input
     shape: tuple[int, int, int]  #: of an input image: channels, height, width
-    shrinks: bool  #: True if it resizes images first
+    shrinks: bool  #: True if it first resizes images to the size of the network
     answer: str  #: name of the output: logits, or the tensor that the first part of a split sends
     answered: tuple[int, ...]  #: shape of the output without the batch
     types: tuple[str, str] = ("FP32", "FP32")  #: of input and output: ``FP32`` or ``UINT8``
@@ -52,12 +52,13 @@ def to_served_model(model: bytes, size: tuple[int, int] | None = None) -> Served
 
     Args:
         model: Content of an ONNX file written by hwnas.
-        size: Height and width of the images; default: the model's. Larger images are resized as in
-            training, bilinear with antialiasing, but without rounding to pixel values.
+        size: Height and width of the images; default: the model's. Images of another size are
+            resized as in training, bilinear with antialiasing, but without rounding to pixel
+            values.
 
     Raises:
-        CompileError: the model does not have one input ``(N, C, H, W)`` and one output
-            ``(N, classes)`` or ``(N, C, H, W)``.
+        CompileError: the file is not valid ONNX, or does not have one input ``(N, C, H, W)`` and
+            one output ``(N, classes)`` or ``(N, C, H, W)``.
     """
     loaded = _load_onnx(model)
     graph = loaded.graph

@@ -36,7 +36,7 @@ class PoolModelSource:
     """File of a pool's model, and the settings with which servers run it: those of its timing."""
 
     file: Path | None = None  #: ONNX file; ``None``: unknown
-    threads: int = 1
+    threads: int = 1  #: threads of an inference
     provider: str = ""  #: execution provider of onnxruntime: ``cuda``, ...; empty: CPU
     note: str = ""  #: message for the user; empty: none
     unserved: str = ""  #: reason why no server can run it; empty: a server can
@@ -92,7 +92,7 @@ class DeployedPool:
         return is_meaningful and not self.source.is_on_gpu
 
     def with_batch(self, batch: int) -> "DeployedPool":
-        """Return the pool with another maximum batch size, no wait, and the name ``NAME-of-N``."""
+        """Return a copy with maximum batch size ``batch``, no wait, and the name ``NAME-of-N``."""
         name = f"{self.name}-of-{batch}"
         return replace(self, name=name, kind=replace(self.kind, batch=batch, wait_ms=0.0))
 
@@ -171,7 +171,7 @@ def _deployed_pool(
 
 
 def busiest_hour(plan: DeploymentPlan) -> int:
-    """Return the hour with the highest demand, summed over the classes."""
+    """Return the hour, from 0, with the highest demand of all classes together."""
     request_class = [
         sum(rates) for rates in zip(*(c.borne for c in plan.classes.values()), strict=True)
     ]
@@ -186,9 +186,9 @@ def _pool_rate(hour: HourPlan, pool_type: str) -> float:
 
 
 def dns_label(text: str, salt: str, taken: set[str]) -> str:
-    """Return an unused DNS label similar to ``text``, and add it to ``taken``.
+    """Return a DNS label of at most 40 characters similar to ``text``, and add it to ``taken``.
 
-    If the label is too long or taken, it ends in a hash of ``salt``.
+    If the label is too long or already in ``taken``, it ends in a hash of ``salt``.
     """
     result = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     result = result if result[:1].isalpha() else f"m-{result}".rstrip("-")

@@ -28,7 +28,10 @@ COPY models /models
 
 
 def repository(pools: Sequence[DeployedPool]) -> dict[str, bytes]:
-    """Return the content of Triton's model repository and its Dockerfile, by path."""
+    """Return the content of Triton's model repository and its Dockerfile, by path.
+
+    Pools whose model file is unknown have only their configuration.
+    """
     result = {"triton/Dockerfile": DOCKERFILE.encode()}
     for pool in pools:
         result[f"{REPOSITORY}/{pool.name}/config.pbtxt"] = config(pool).encode()

@@ -59,9 +59,9 @@ class InstalledPackages(TypedDict):
 class RunningServer:
     """A server that is ready."""
 
-    name: str
+    name: str  #: key of ``SERVERS``
     version: str
-    port: int  #: on the loopback
+    port: int  #: port on 127.0.0.1
     ready_s: float  #: seconds from the start to the first response
     request: Callable[[DeployedPool], bytes]  #: returns an HTTP request with one image
     #: returns (number, total ms) of batches since the start by size; empty: not reported
@@ -103,10 +103,15 @@ def probe(python: str) -> InstalledPackages:
 
 
 def choose_server(name: str, python: str, packages: InstalledPackages) -> str:
-    """Return the name of the server to start; of ``auto`` the first one that is installed.
+    """Return the name of the server to start; for ``auto`` the first one that is installed.
+
+    Args:
+        name: A key of ``SERVERS``, or ``auto``.
+        python: Path of the interpreter, for messages.
+        packages: Its packages, from ``probe``.
 
     Raises:
-        RunError: it is unknown, not installed (the message has the command), or ``ray``.
+        RunError: the server is unknown, not installed (the message has the command), or ``ray``.
     """
     if name == "ray":
         raise RunError(
@@ -129,7 +134,9 @@ def choose_server(name: str, python: str, packages: InstalledPackages) -> str:
 def run_server(
     name: str, python: str, packages: InstalledPackages, pools: Sequence[DeployedPool]
 ) -> Iterator[RunningServer]:
-    """Run a server of pools on the loopback; it is stopped at the end of the ``with`` block.
+    """Start a server of pools on 127.0.0.1, and yield it when it responds.
+
+    It is stopped at the end of the ``with`` block. Arguments are as in ``choose_server``.
 
     Raises:
         DeviceError: the server does not start or does not respond.
@@ -182,10 +189,11 @@ def _wait_until_ready(
             return result
         except OSError as error:
             if process.poll() is not None or time.monotonic() - started > READY_S:
-                last = (log.read_text(errors="replace").strip().splitlines() or [str(error)])[-1]
+                text = log.read_text(errors="replace").strip() or str(error) or "it has none"
                 why = "ended" if process.poll() is not None else f"did not respond in {READY_S:g} s"
                 raise DeviceError(
-                    f"The server {why} at its start; last line of its log: {last[:300]}"
+                    f"The server {why} at its start. Repeat the check, or install another version "
+                    f"of the server. Last line of its log: {text.splitlines()[-1][:300]}"
                 ) from None
             time.sleep(0.1)
 

@@ -16,7 +16,10 @@ class TritonPythonModel:
     """A model of Triton's model repository; Triton calls its methods."""
 
     def initialize(self, arguments: dict[str, str]) -> None:
-        """Load ``model.onnx`` next to this file, and run each batch size once."""
+        """Load ``model.onnx`` next to this file, and run each batch size once.
+
+        ``arguments`` are Triton's: the configuration of the model, its folder and its version.
+        """
         options = onnxruntime.SessionOptions()
         text = json.loads(arguments["model_config"])
         threads = text["parameters"]["threads"]["string_value"]

@@ -51,7 +51,7 @@ class ServeCheckOptions:
     repeats: int  #: number of measurements at each load
     drift: float  #: tolerated relative slowdown of the machine
     retries: int  #: repetitions of a disturbed measurement
-    seed: int  #: of the arrival times
+    seed: int  #: seed of the arrival times
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ServeChecker:
     def checked(
         self, pool: DeployedPool, server: RunningServer
     ) -> tuple[ServiceTimeProfile, list[Row]]:
-        """Return the profile of a pool on a server, and a row (``comparison_row``) per load.
+        """Measure a pool on a server; return its profile, and a row (``comparison_row``) per load.
 
         Each repeat profiles the server again, as the speed of machines changes within minutes.
 
@@ -196,7 +196,8 @@ class ServeChecker:
                 result = block()
             except OSError as error:
                 raise DeviceError(
-                    f"The server fails under load: {error}. Reduce loads, or repeat the check."
+                    f"The server fails under load: {str(error) or 'no response in time'}. Reduce "
+                    "loads, or repeat the check."
                 ) from None
             if not self._sentinel.disturbed() and not before:
                 return result
