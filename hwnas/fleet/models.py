@@ -153,7 +153,7 @@ class ModelCatalogue:
         return {b: _scale_latency(f, scale, "modelled") for b, f in modelled.items()}
 
     def ran_on(self, fleet: Fleet, device: str, name: str, batch: int) -> TimedRuntime:
-        """Return the runtime of a latency of ``on``; ``fleet.yaml`` may set provider and threads."""
+        """Return the runtime of a latency of ``on``; settings of ``fleet.yaml`` take precedence."""
         at: DeviceType = fleet.devices[device]
         if at.like is not None and not self._timed(device, at, name):
             result = self.ran_on(fleet, at.like, name, batch)
