@@ -69,7 +69,7 @@ class CascadeLink:
     """The link to the second network on another target."""
 
     target: str  #: name of the other target
-    latency_ms: float  #: time of a round trip
+    latency_ms: float  #: time of a round trip, in milliseconds
     usd_per_m: float  #: USD per million escalated images, without the price of the target
 
 
@@ -179,7 +179,7 @@ def find_cascades(
     others: Sequence[CascadeStage] = (),
     link: CascadeLink | None = None,
 ) -> list[Cascade]:
-    """Return the cascades on the joint front with single networks, fastest first.
+    """Return the cascades on the joint front with single networks, fastest first (``predicted``).
 
     The front is in accuracy and expected latency, on the half of the validation split that chooses
     thresholds; ``on_front`` is by the test split. A cascade meets the budget if an escalated image

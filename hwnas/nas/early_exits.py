@@ -128,6 +128,9 @@ class EarlyExits:
     def row(self, metric: str) -> Row:
         """Return the network and its thresholds as a row, by column.
 
+        ``left_0`` is the fraction of images that leave at the first exit. Results on the test split
+        have the prefix ``verified_``, others are those of ``predicted``.
+
         Args:
             metric: Column of the accuracy.
         """
@@ -192,9 +195,9 @@ def expected(
 ) -> Quantities:
     """Return the mean costs of an image with early exits, by name: ``expected_latency_ms``, ...
 
-    One half of the validation split chooses thresholds that lose at most ``POINTS``. The costs are
-    those on the test split if available, else on the other half. Without exits, or with fewer than
-    ``2 * LEAST`` validation images, they are the costs through all segments.
+    One half of the validation split chooses the fastest thresholds that lose at most 0.3 percentage
+    points of accuracy. The costs are those on the test split if available, else on the other half.
+    Without exits, or with fewer than 100 validation images, they are those through all segments.
 
     Args:
         costs: Costs of an image through all segments.

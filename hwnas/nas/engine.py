@@ -37,8 +37,8 @@ class EngineConfig(Protocol):
 
     study: StudyConfig
     sampler: SamplerConfig
-    seed: int
-    n_trials: int
+    seed: int  #: seed of the sampler
+    n_trials: int  #: total number of trials
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Front:
 
     @property
     def recommendable(self) -> list[Member]:
-        """The remaining members that are significantly better than a constant answer."""
+        """The members of ``remaining`` that are significantly better than a constant answer."""
         return [m for m in self.remaining if m.candidate.id not in self.at_chance_level]
 
     @property

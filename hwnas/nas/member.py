@@ -128,7 +128,7 @@ class Member:
 
     @property
     def int8_is_slower(self) -> bool:
-        """Whether it computes in int8 and was not measured to be faster than in float32."""
+        """Whether it computes in int8, and was measured to be no faster than in float32."""
         return any(int8_is_slower(part.details) for part in self.parts.values())
 
     @property
@@ -142,7 +142,7 @@ class Member:
 
     @property
     def is_deliverable(self) -> bool:
-        """Whether it meets the budget and not ``int8_is_slower``."""
+        """Whether it meets the budget, and ``int8_is_slower`` is false."""
         return not self.over_budget and not self.int8_is_slower
 
     @property
@@ -170,7 +170,10 @@ class Member:
         return NEAR if self.near_front else "left the front"
 
     def row(self, space: Space) -> Row:
-        """Return the quantities of the search and of verification as one row, by column."""
+        """Return the quantities of the search and of verification as one row, by column.
+
+        Those of verification have the prefix ``verified_``.
+        """
         row = self.candidate.row(space, self.metric)
         names = self.figures if self.is_for_all else verified_names(self.metric)
         for name in names:

@@ -257,7 +257,7 @@ class Run:
 
 
 def check_files(run: Run, *names: str) -> None:
-    """Check files of an ended search by their recorded SHA-256 digests.
+    """Check files of an ended search by their SHA-256 digests in the manifest.
 
     Args:
         run: The search.

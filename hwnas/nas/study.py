@@ -238,7 +238,7 @@ class StudySource:
 
 
 def study_in_file(path: Path) -> StudySource:
-    """Return the study in a file that a run may be writing."""
+    """Return the study in a file, for reading only; a search may be writing it."""
     # Without a log next to the file nobody has it open; SQLite would create one, even to read.
     mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     address = f"{path.absolute().as_uri()}?{mode}"

@@ -77,7 +77,9 @@ class Targets:
         reasons = []
         for target, budget in self.budgets.items():
             target_figures = self._of(target, figures)
-            reason = budget.exceeded(target_figures) if target_figures else "it cannot run"
+            reason = (
+                budget.exceeded(target_figures) if target_figures else "the target cannot run it"
+            )
             if not reason:
                 return ""
             reasons.append(f"{target}: {reason}" if self.are_several else reason)

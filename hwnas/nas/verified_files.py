@@ -64,7 +64,7 @@ class FrontFile(TypedDict):
     hurried: NotRequired[list[str]]  #: ids of members without int8 training: time ran out
     #: ids of candidates without fine-tuning, the most probable members of the front first
     unfinished: NotRequired[list[str]]
-    guessing: NotRequired[list[str]]  #: ids of members not better than a constant answer
+    guessing: NotRequired[list[str]]  #: ids of members not significantly better than a constant
     constant: NotRequired[QuantityRow]  #: metric of the best constant answer on the test split
     classes: NotRequired[ClassesRecord]
 
@@ -109,7 +109,11 @@ def read_front(run: Path) -> FrontFile | None:
 
 
 def unverified(run: Path, genotype_id: str) -> str:
-    """Return why a run could not verify a network; empty if it did, or did not try."""
+    """Return why a run could not verify a network; empty if it did, or did not try.
+
+    Raises:
+        RunError: ``front.json`` is damaged, or of a newer version of hwnas.
+    """
     front = read_front(run)
     return "" if front is None else front.get("unverified", {}).get(genotype_id, "")
 

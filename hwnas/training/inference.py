@@ -95,7 +95,7 @@ def at_chance_level(
 def chance_level_messages(
     data: ImageData, split: str, figures: Mapping[str, Quantity], longer_options: str
 ) -> list[str]:
-    """Return a warning in a list, which names the networks of ``at_chance_level``, or no warning.
+    """Return a list with one warning about the networks of ``at_chance_level``; empty if none.
 
     Args:
         data: Data set of the networks.

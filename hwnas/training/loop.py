@@ -368,7 +368,7 @@ class _Training:
                 f"{message} ({reason[:200]}). Too little memory is left to test smaller sizes. "
                 f"Start again with train.batch_size={max(2, size // 2)}."
             )
-        return TrainingError(f"{message}. The largest size that fits: train.batch_size={fits}.")
+        return TrainingError(f"{message}. A smaller size fits: train.batch_size={fits}.")
 
     def _report(self, step: int, row: LogRow) -> None:
         log, measure = self._saving.log, self._trainee.measure

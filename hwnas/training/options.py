@@ -97,7 +97,7 @@ class TrainingConfig:
 
     @property
     def images_per_step(self) -> int:
-        """Training images per step: ``batch_size``, or 128 if it is not set."""
+        """Training images per step, which are ``batch_size``, or 128 if that is not set."""
         return self.batch_size or _BATCH_SIZE
 
     def for_images(self, n_images: int) -> "TrainingConfig":

@@ -90,7 +90,7 @@ class AugmentedViews:
 
     @property
     def n_images(self) -> int:
-        """Number of different images: each augmentation of an image counts, each original once."""
+        """Number of different images; each augmentation of an image counts, each original once."""
         steps = self.config.epochs * self.n_steps
         n_changed = (
             math.ceil(steps * (1 - self.config.plain_fraction)) * self.config.images_per_step

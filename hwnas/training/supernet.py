@@ -137,7 +137,7 @@ class TrainingSetup:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Everything that determines the weights, by name: ``family``, ``train.lr``, ..."""
+        """Everything that determines the supernet's weights, by name such as ``train.lr``."""
         signature, task = self.data.signature, self.data.task
         options = self.train.decisive(without_muon(self.family.recipe))
         space, outputs = annotations.weight_relevant_space(self.space), task.description.outputs

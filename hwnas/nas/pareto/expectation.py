@@ -65,7 +65,10 @@ class History:
 
     @property
     def tried(self) -> tuple[Sequence[Array], NDArray[np.bool_]]:
-        """The features ``(d,)`` of each tried candidate, and whether each is feasible, ``(n,)``."""
+        """The features ``(d,)`` of finished candidates, and whether each is feasible, ``(n,)``.
+
+        Candidates of ``refused`` are the last ones.
+        """
         fitted = np.append(np.isfinite(self.errors), np.zeros(len(self.refused), np.bool_))
         return [*self.features, *self.refused], fitted
 

@@ -91,17 +91,17 @@ class CostedSpace:
 
     @property
     def are_computed(self) -> bool:
-        """Whether the costs of all candidates are computed at once."""
+        """Whether the costs of all candidates are computed, which are 50,000 or fewer."""
         return self._is_small and not self.are_modelled
 
     @property
     def are_modelled(self) -> bool:
-        """Whether modelled costs are used until a few candidates are selected."""
+        """Whether costs are modelled, at least until a few candidates are selected."""
         return self.are_observed or self.n_costs is not None
 
     @property
     def are_listed(self) -> bool:
-        """Whether all candidates are enumerated."""
+        """Whether gains are computed for all candidates, which are 50,000 or fewer."""
         return self._is_small and self.n_costs is None
 
     @property
@@ -237,7 +237,7 @@ def exact(
     """Return the best feasible candidate by computed costs, which are computed in batches.
 
     Without a limit of computed costs, or if no candidate is feasible, it is the first of ``best``.
-    Candidates of other workers are not taken. They are read last, as the selection takes time.
+    Candidates of other workers are avoided. They are read last, as the selection takes time.
 
     Args:
         costed: Returns the costs of candidates.

@@ -166,7 +166,7 @@ class ImageShape:
 
     @property
     def channels(self) -> int:
-        """Number of channels: 1 or 3."""
+        """Number of channels, 1 or 3."""
         return len(self.mode)
 
     @property

@@ -21,7 +21,9 @@ _SYSTEM_FOLDERS = {"#recycle", "$recycle.bin", "lost+found", "system volume info
 
 
 def files(where: str, path: Path) -> Iterator[Path]:
-    """Yield all files below a folder that are not hidden, in alphabetical order.
+    """Yield all files below a folder that are not hidden: of each folder before its subfolders.
+
+    Files and folders are in alphabetical order.
 
     Raises:
         DataError: a link leads to one of its parent folders, folders are nested too deeply or
@@ -39,7 +41,7 @@ def _files(where: str, path: Path, parents: tuple[tuple[int, int], ...]) -> Iter
     status = path.stat()
     identity = (status.st_dev, status.st_ino)
     if identity in parents:
-        raise DataError(f"{where}: {path} is a link to a folder that it lies in. Remove it.")
+        raise DataError(f"{where}: {path} is a link to a folder that it lies in. Remove the link.")
     if len(parents) > _MAX_DEPTH:
         raise DataError(
             f"{where}: {path} is nested in {len(parents)} folders. Allowed: {_MAX_DEPTH}. Move it "

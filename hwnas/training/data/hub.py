@@ -121,7 +121,7 @@ def _reading_error(
         )
     # The root cause tells that the hub is not reachable; for a file, the outer error is clearer.
     remedy = "Check the files" if path else "Without a network, use local files: dataset.path=DIR"
-    reason = " ".join(str(root if path else error).split())[:300].rstrip(".")
+    reason = " ".join(str(root if path else error).split())[:300].rstrip(".") or type(root).__name__
     if type(root).__name__ in ("IndexError", "EmptyDataError"):  # of a CSV file
         reason = "a table has no rows"
     if path and path.is_dir() and any(path.rglob("metadata.csv")):

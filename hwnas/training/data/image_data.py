@@ -40,12 +40,13 @@ class ImageData:
     validation: DataSplit
     test: DataSplit
     task: Task
-    mean: tuple[float, ...]  #: mean of each channel of the training images, in [0, 1]
+    #: mean of each channel of the training images, or of a sample if they are streamed, in [0, 1]
+    mean: tuple[float, ...]
     std: tuple[float, ...]  #: standard deviation of each channel, in the same unit
     notes: tuple[str, ...] = ()  #: messages to the user about how the data were read
     #: number of image files by width and height; empty for arrays and embedded data sets
     file_sizes: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    values: tuple[int, int] = (0, 255)  #: smallest and largest of the training images
+    values: tuple[int, int] = (0, 255)  #: smallest and largest pixel value of the same images
 
     @property
     def signature(self) -> Signature:
@@ -238,7 +239,8 @@ def divide(
     for name in {"test", "validation"}.difference(missing):
         if (fraction := _fraction(config, name)) != _fraction(DatasetConfig(""), name):
             raise ConfigError(
-                f"dataset.{name}={fraction:g} has no effect: {where} has a {name} split. Remove it."
+                f"dataset.{name}={fraction:g} has no effect: {where} has a {name} split. Omit the "
+                "option."
             )
     rows = np.arange(len(targets["train"]))
     strata = None

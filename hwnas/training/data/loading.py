@@ -104,8 +104,8 @@ def _check_unused(config: DatasetConfig, kind: str, unused: Sequence[str]) -> No
     for name in unused:
         if getattr(config, name) != getattr(defaults, name):
             raise ConfigError(
-                f"{kind}: dataset.{name}={getattr(config, name)} has no effect. Remove it, or "
-                "choose other data with dataset=images dataset.path=DIR."
+                f"{kind}: dataset.{name}={getattr(config, name)} has no effect. Omit the option, "
+                "or choose other data with dataset=images dataset.path=DIR."
             )
 
 

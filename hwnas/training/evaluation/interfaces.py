@@ -76,6 +76,9 @@ class Evaluator(Protocol):
             genotype: Genotype of the network.
             incumbent: Evaluation stops early once the network is significantly worse than this
                 one. The metric is predicted then.
+
+        Raises:
+            CollapseError: the training of the network collapsed.
         """
         ...
 

@@ -88,7 +88,7 @@ class SupernetEvaluator:
 
     @property
     def next_epoch(self) -> int:
-        """Return 0: subnets are fine-tuned from the first epoch."""
+        """0, as subnets are fine-tuned from the first epoch."""
         return 0
 
     def extracted(self, genotype: Genotype) -> nn.Module:
@@ -176,7 +176,7 @@ class TrainedOnDemand:
 
     @property
     def next_epoch(self) -> int:
-        """Return 0: subnets are fine-tuned from the first epoch."""
+        """0, as subnets are fine-tuned from the first epoch."""
         return 0
 
     def extracted(self, genotype: Genotype) -> nn.Module:

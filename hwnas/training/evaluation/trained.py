@@ -67,6 +67,9 @@ class TrainedEvaluator:
 
         With an incumbent, training stops early once the network is probably worse than it. The
         metric is the forecast for the last fidelity then.
+
+        Raises:
+            CollapseError: the training collapsed.
         """
         config, details = self._config, dict[str, float]()
         last = len(config.fidelities) - 1
@@ -146,7 +149,7 @@ class TrainedEvaluator:
         return self._description(self._n_done(genotype) - 1)
 
     def n_missing(self, genotype: Genotype) -> int:
-        """Return the number of steps of the last fidelity that ``extracted`` would run first."""
+        """Return the number of training steps that ``extracted`` lacks in its last fidelity."""
         return self._n_missing(genotype, self._n_done(genotype) - 1)
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
