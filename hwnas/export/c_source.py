@@ -91,7 +91,7 @@ def c_files(
         "outputs": interface.n_outputs,
         "input_scale": f"{interface.input_scale:.9g}", "input_zero": interface.input_zero,
         "output_scale": _float(interface.output_scale), "output_zero": interface.output_zero,
-        "table": _nested(_table(interface, images)),
+        "table": _row_initialisers(_table(interface, images)),
         "declarations": declarations, "definitions": definitions,
         "sram": f"{sram.value:.4g}", "sram_source": sram.source,
         "arena_bytes": int(sram.value * 1024) + _INTERPRETER_BYTES,
@@ -107,7 +107,7 @@ def c_files(
     }
 
 
-def _quantised(
+def _int8_input(
     interface: "TFLiteInterface", images: Mapping[str, Any], pixels: NDArray[Any]
 ) -> NDArray[np.int8]:
     """Return the input for pixels ``(..., C)``, as ``run_tflite.py`` computes it."""
@@ -120,7 +120,7 @@ def _quantised(
 
 def _table(interface: "TFLiteInterface", images: Mapping[str, Any]) -> NDArray[np.int8]:
     """Return the input for each pixel value, ``(C, 256)``."""
-    return _quantised(interface, images, np.arange(256)[:, None]).T
+    return _int8_input(interface, images, np.arange(256)[:, None]).T
 
 
 def _test_values(
@@ -139,18 +139,18 @@ def _test_values(
         meaning = _TEST_CLASSES
     elif targets := task.preprocessing().get("targets"):
         scale, shift = (np.array(targets[name], np.float32) for name in ("std", "mean"))
-        units = ", ".join(_braced(row) for row in tested.outputs * scale + shift)
+        units = ", ".join(_float_initialiser(row) for row in tested.outputs * scale + shift)
         meaning = Template(_TEST_TARGETS).substitute(units=units)
     table = np.ascontiguousarray(_table(interface, images))
     return {
         "n_images": len(tested.pixels),
         "model_digest": hashlib.sha256(content).hexdigest(),
         "table_digest": hashlib.sha256(table.tobytes()).hexdigest(),
-        "pixels": _nested(tested.pixels),
-        "inputs": _nested(_quantised(interface, images, tested.pixels)),
-        "int8_outputs": _nested(steps.astype(np.int8)),
-        "values": ",\n".join(_braced(row) for row in values),
-        "resized": _wrapped(_resized_frame(width, channels, images["decoded_side"]).ravel()),
+        "pixels": _row_initialisers(tested.pixels),
+        "inputs": _row_initialisers(_int8_input(interface, images, tested.pixels)),
+        "int8_outputs": _row_initialisers(steps.astype(np.int8)),
+        "values": ",\n".join(_float_initialiser(row) for row in values),
+        "resized": _number_lines(_resized_frame(width, channels, images["decoded_side"]).ravel()),
         "test_labels": labels,
         "test_meaning": meaning,
     }
@@ -170,15 +170,15 @@ def _resized_frame(side: int, channels: int, decoded: int) -> NDArray[np.uint8]:
     return np.asarray(square)
 
 
-def _nested(rows: NDArray[Any]) -> str:
-    return ",\n".join("{" + _wrapped(row.ravel()) + "}" for row in rows)
+def _row_initialisers(rows: NDArray[Any]) -> str:
+    return ",\n".join("{" + _number_lines(row.ravel()) + "}" for row in rows)
 
 
-def _wrapped(values: Iterable[object]) -> str:
+def _number_lines(values: Iterable[object]) -> str:
     return "\n".join(textwrap.wrap(", ".join(map(str, values)), _CHARACTERS))
 
 
-def _braced(row: NDArray[np.float32]) -> str:
+def _float_initialiser(row: NDArray[np.float32]) -> str:
     return "{" + ", ".join(f"{_float(value)}f" for value in row.tolist()) + "}"
 
 

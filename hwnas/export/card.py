@@ -164,11 +164,15 @@ def _data(proof: Row) -> str:
         f"{data['name']}{_of_hub(data)}: {n['train']:,} training, {n['validation']:,} validation "
         f"and {n['test']:,} test images (used by verification only). Digest of images, targets and "
         f"splits: `{data['digest']}`."
-        + (f"\n\n{_escaped(describe_classes(classes))}" if (classes := data.get("classes")) else "")
+        + (
+            f"\n\n{_markdown_text(describe_classes(classes))}"
+            if (classes := data.get("classes"))
+            else ""
+        )
     )
 
 
-def _escaped(text: str) -> str:
+def _markdown_text(text: str) -> str:
     """Return text without characters that have a meaning in Markdown."""
     return re.sub(r"([\\`*_<>|#\[\]])", r"\\\1", text)
 
@@ -257,7 +261,7 @@ def _evaluation(proof: Row) -> str:
         f"resized to uint8; measured; {task.description.interval}. Errors: against torch's outputs "
         f"on {n_images} test images (`images.npz`), the largest of which is {largest}."
         f"{_constant(proof)}"
-        f"\n\n{_table(['tolerance', 'allowed', 'reason'], tolerances)}{_reported(proof)}"
+        f"\n\n{_table(['tolerance', 'allowed', 'reason'], tolerances)}{_search_figures(proof)}"
     )
 
 
@@ -266,7 +270,7 @@ def _constant(proof: Row) -> str:
     if (values := proof["dataset"].get("constant")) is None:
         return ""
     task, constant = _task(proof), Quantity(*values)
-    metric, answer = metric_of(task.metric), _escaped(task.description.constant)
+    metric, answer = metric_of(task.metric), _markdown_text(task.description.constant)
     bound = metric.binding(Quantity(*proof["reference"][task.metric]))
     verdict = "" if is_better(task.metric, bound, constant.value) else " **not**"
     value = format_value(task.metric, constant.value)
@@ -282,7 +286,7 @@ def _references(proof: Row) -> dict[str, float]:
     return {of["reference"]: of["largest_output"] for of in near}
 
 
-def _reported(proof: Row) -> str:
+def _search_figures(proof: Row) -> str:
     """Return the figures of the search, if it verified the network."""
     if (reported := proof["source"]["reported"]) is None:
         return ""

@@ -149,7 +149,7 @@ def measure(
         artefacts = ExitArtefacts(base.backend_of(target).artefacts(bench), name, derives)
         read = prepared(images, normalisation["mean"], normalisation["std"])
         costed = artefacts.remeasure(runtimes.paths(folder, name), lowered, read)
-        before, limits = _before(recorded, target), _limits(recorded, target)
+        before, limits = _recorded_figures(recorded, target), _limits(recorded, target)
         measured = ArtefactCosts(target, name, costed.cost.figures, before, limits)
         costs = [_with_differences(measured, costed.recompiled, folder, recorded)]
         if "exits" in recorded and description.exits:
@@ -206,9 +206,9 @@ def _with_facts(target: Target, before: Target) -> Target:
     return replace(target, facts=before.facts) if same else target
 
 
-def _before(recorded: Proof, target: Target) -> Quantities:
+def _recorded_figures(recorded: Proof, target: Target) -> Quantities:
     """Return the figures of the proof, if it is of the same target."""
-    return quantities_from_json(recorded["figures"]) if _is_its(recorded, target) else {}
+    return quantities_from_json(recorded["figures"]) if _is_same_target(recorded, target) else {}
 
 
 def _limits(recorded: Proof, target: Target) -> dict[str, float]:
@@ -224,7 +224,7 @@ def _limits(recorded: Proof, target: Target) -> dict[str, float]:
     return {name: entry["limit"] for name, entry in entries.items() if name not in early}
 
 
-def _is_its(recorded: Proof, target: Target) -> bool:
+def _is_same_target(recorded: Proof, target: Target) -> bool:
     return facts(target) == facts(target_of(recorded))
 
 

@@ -104,7 +104,7 @@ def pick(front: Front, wanted: str, *, force: bool = False) -> list[str]:
     if wanted == "all":
         return [*offers]
     if wanted in NAMES:
-        return [_named(wanted, offers, front.objectives)]
+        return [_id_by_name(wanted, offers, front.objectives)]
     if re.fullmatch(r"[\w-]+", wanted):
         raise ConfigError(f"{unknown_name('pick', wanted, NAMES)} Or give an id or an expression.")
     columns = sorted(set.intersection(*map(set, offers.values())))
@@ -186,7 +186,7 @@ def geometric_mean(offer: Values, name: str) -> float:
     return math.exp(sum(math.log(max(v, 1e-12)) for v in values) / len(values))
 
 
-def _named(name: str, offers: Offers, objectives: Sequence[str]) -> str:
+def _id_by_name(name: str, offers: Offers, objectives: Sequence[str]) -> str:
     if name == "knee":
         return knee(offers, objectives)
     key: Mapping[str, Callable[[Values], float]] = {
