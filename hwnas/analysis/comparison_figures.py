@@ -68,7 +68,7 @@ def fronts(
             x, y = np.concatenate([front.members[:, columns] for front in compared]).T
             _end(axes, (cost, x), (quality, y), frame)
         _legend(figure, panels[0], len(groups))
-        return _saved(figure)
+        return _pictures(figure)
 
 
 def _draw_stairs(axes: Axes, points: Array, cost: Objective, look: int, alpha: float) -> None:
@@ -127,7 +127,7 @@ def attainment(surfaces: Sequence[AttainmentSurface], frame: ReferenceFrame) -> 
             _label(axes, cost, surfaces_of_cost[0].quality)
             _end(axes, (cost, x), (surfaces_of_cost[0].quality, y), frame)
         _legend(figure, panels[0], len(groups), "median; shaded: a quarter to three quarters")
-        return _saved(figure)
+        return _pictures(figure)
 
 
 def _draw_surface(axes: Axes, by: Mapping[int, AttainmentSurface], look: int, end: float) -> None:
@@ -135,7 +135,7 @@ def _draw_surface(axes: Axes, by: Mapping[int, AttainmentSurface], look: int, en
     colour = COLOURS[look % len(COLOURS)]
     line = _LINES[look // len(COLOURS) % len(_LINES)]
     label = f"{by[50].group} ({by[50].n_runs} runs)"
-    lower, middle, upper = (_extended(by[percentile], end) for percentile in (75, 50, 25))
+    lower, middle, upper = (_steps_to_end(by[percentile], end) for percentile in (75, 50, 25))
     axes.step(*middle.T, where="post", color=colour, lw=1.4, ls=line, label=label)
     if not (len(lower) and len(upper)):
         return
@@ -145,7 +145,7 @@ def _draw_surface(axes: Axes, by: Mapping[int, AttainmentSurface], look: int, en
     axes.fill_between(grid, y75, y25, step="post", color=colour, alpha=0.15, lw=0)
 
 
-def _extended(surface: AttainmentSurface, end: float) -> Array:
+def _steps_to_end(surface: AttainmentSurface, end: float) -> Array:
     """Return a step function ``(k, 2)`` from its best cost to ``end``."""
     points = surface.points[::-1] if surface.cost.maximise else surface.points
     return np.vstack([points, [end, points[-1, 1]]]) if len(points) else points
@@ -182,7 +182,7 @@ def convergence(rows: Sequence[Row]) -> Pictures:
         many = len({row["run"] for row in rows}) > len(groups)
         words = "median over runs; shaded: quartiles" if many else ""
         _legend(figure, panels[0], len(groups), words)
-        return _saved(figure)
+        return _pictures(figure)
 
 
 def _draw_growth(axes: Axes, rows: Sequence[Row], kind: str, look: int) -> None:
@@ -236,7 +236,7 @@ def critical_difference(ranking: Ranking, title: str) -> Pictures:
             name = f" {ranking.groups[i]} ({rank:.2f}) "
             axes.text(x, y, name, ha="right" if is_left else "left", va="center")
         figure.suptitle(title, fontsize=9)
-        return _saved(figure)
+        return _pictures(figure)
 
 
 def _draw_scale(axes: Axes, n: int, width: float) -> None:
@@ -311,7 +311,7 @@ def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:
         legend.remove()
 
 
-def _saved(figure: Figure) -> Pictures:
+def _pictures(figure: Figure) -> Pictures:
     """Return the figure as PNG and SVG, without dates."""
     pictures = {}
     for suffix, dates in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):

@@ -57,12 +57,13 @@ def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]])
     page_tables += [*_ladders(comparison, rows["ladder"]), *_prices(comparison, rows["needed"])]
     page_tables += [_growth(comparison, rows["convergence"]), _coverage(rows["coverage"])]
     page_tables += [
-        _plain("Searched against verified", rows["verification"], _VERIFICATION, "verification"),
-        _plain("Predicted latency against measured", rows["predictions"], _PREDICTIONS,
-               "predictions"),
-        _plain("Networks in common", rows["shared"], _SHARED, "shared"),
-        _plain("Fronts costed on each other's target", rows.get("recosted_fronts", ()), _RECOSTED,
-               "recosted_fronts"),
+        _row_table("Searched against verified", rows["verification"], _VERIFICATION,
+                   "verification"),
+        _row_table("Predicted latency against measured", rows["predictions"], _PREDICTIONS,
+                   "predictions"),
+        _row_table("Networks in common", rows["shared"], _SHARED, "shared"),
+        _row_table("Fronts costed on each other's target", rows.get("recosted_fronts", ()),
+                   _RECOSTED, "recosted_fronts"),
     ]  # fmt: skip
     return [table for table in page_tables if table.rows]
 
@@ -255,7 +256,7 @@ def _coverage(rows: Sequence[Row]) -> PageTable:
     return PageTable("Coverage", ["", *names], body, note, is_folded=True)
 
 
-def _plain(title: str, rows: Sequence[Row], heads: Mapping[str, str], name: str) -> PageTable:
+def _row_table(title: str, rows: Sequence[Row], heads: Mapping[str, str], name: str) -> PageTable:
     """Return a table of rows; columns of median changes follow the others."""
     changes = [key for key in (rows[0] if rows else ()) if key.startswith("median_change_")]
     every = {**heads, **{key: f"{key.removeprefix('median_change_')}, change" for key in changes}}

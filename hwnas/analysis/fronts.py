@@ -248,11 +248,11 @@ class ReferenceFrame:
     def to_json(self) -> dict[str, dict[str, float]]:
         """Return ``ideal`` and ``reference``, each as a mapping from objective to value."""
         return {
-            "ideal": self._named(self.ideal),
-            "reference": self._named(self.reference),
+            "ideal": self._values_by_name(self.ideal),
+            "reference": self._values_by_name(self.reference),
         }
 
-    def _named(self, point: Array) -> dict[str, float]:
+    def _values_by_name(self, point: Array) -> dict[str, float]:
         return {o.name: float(x) for o, x in zip(self.objectives, point, strict=True)}
 
 

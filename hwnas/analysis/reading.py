@@ -148,7 +148,7 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoi
     for number, row in rows:
         where = f"{path}, line {number}"
         if row["verified_fits_budget"] == "True" and not _is_outrun(where, row):
-            members.append(_point(where, number, _verified(row, objectives), objectives))
+            members.append(_point(where, number, _verified_columns(row, objectives), objectives))
     return members
 
 
@@ -157,7 +157,7 @@ def _is_outrun(where: str, row: _Row) -> bool:
     return int8_is_slower({name: _number(where, row, f"{_VERIFIED}{name}") for name in ratios})
 
 
-def _verified(row: _Row, objectives: Sequence[Objective]) -> _Row:
+def _verified_columns(row: _Row, objectives: Sequence[Objective]) -> _Row:
     """Return the verified columns of a row of ``front.csv``, by the names of the objectives.
 
     Artefacts of different rows may have different dtypes.
@@ -203,10 +203,10 @@ def read_runs(
     tables = [path for path in paths if not path.is_dir()]
     folders = [path for path in paths if path.is_dir()]
     runs = {path: [run_fronts.read_run_folder(path, storage=storage)] for path in folders}
-    chosen = objectives(directions or _common([run for (run,) in runs.values()], tables))
+    chosen = objectives(directions or _common_objectives([run for (run,) in runs.values()], tables))
     runs |= {path: read_foreign_csv(path, chosen) for path in tables}
     all_runs = [run for path in paths for run in runs[path]]
-    return _grouped(run_fronts.named(all_runs, labels), group_by), chosen
+    return _runs_with_groups(run_fronts.named(all_runs, labels), group_by), chosen
 
 
 def expanded(names: Sequence[str]) -> list[Path]:
@@ -304,9 +304,9 @@ def check_groups(runs: Sequence[ComparedRun], group_by: str | None) -> list[str]
     values: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for key in sorted(_keys(run.config)):
-            if not isinstance(_at(run.config, key), Mapping) and not _is_aside(key):
+            if not isinstance(_option_value(run.config, key), Mapping) and not _is_aside(key):
                 of_key = values.setdefault(key, {})
-                of_key.setdefault(run.group, set()).add(str(_at(run.config, key)))
+                of_key.setdefault(run.group, set()).add(str(_option_value(run.config, key)))
     within = [key for key, by in values.items() if any(len(v) > 1 for v in by.values())]
     between = [
         key
@@ -328,14 +328,14 @@ def _is_aside(key: str) -> bool:
     return key.split(".")[0] in ("seed", "run", "study")
 
 
-def _at(config: Mapping[str, Any], key: str) -> Any:
+def _option_value(config: Mapping[str, Any], key: str) -> Any:
     value: Any = config
     for part in key.split("."):
         value = value[part]
     return value
 
 
-def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str, str]:
+def _common_objectives(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str, str]:
     """Return the objectives of all runs."""
     if not runs:
         raise ConfigError(
@@ -359,7 +359,7 @@ def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str,
     return first.directions
 
 
-def _grouped(runs: Sequence[ComparedRun], group_by: str | None) -> list[ComparedRun]:
+def _runs_with_groups(runs: Sequence[ComparedRun], group_by: str | None) -> list[ComparedRun]:
     result = []
     for run in runs:
         group = run.group
@@ -382,7 +382,7 @@ def _value(run: ComparedRun, key: str) -> str:
         )
     if key not in (known := _keys(run.config)):
         raise ConfigError(f"group_by: {unknown_name(f'key of {run.name}', key, known)}")
-    value = _at(run.config, key)
+    value = _option_value(run.config, key)
     if isinstance(value, Mapping):
         value = value.get("name", ", ".join(f"{k}={v}" for k, v in value.items()))
     if isinstance(value, list):

@@ -41,8 +41,8 @@ def read_run_folder(path: Path, option: str = "runs", storage: str | None = None
     return ComparedRun(
         name,
         declared(config.get("objectives", observed.objectives)),
-        _scored(scored),
-        _verified(members),
+        _scored_points(scored),
+        _verified_points(members),
         block=str(config["seed"]),
         config={**config, "budget": _spelt_out(budget)},
         data=_data(run.manifest),
@@ -68,8 +68,8 @@ def _for_all(run: Run) -> ComparedRun:
     return ComparedRun(
         run.path.absolute().name,
         declared(run.manifest["objectives"]),
-        _scored([c for c in state.candidates if targets.fits_all(c)]),
-        _verified(run.front().members),
+        _scored_points([c for c in state.candidates if targets.fits_all(c)]),
+        _verified_points(run.front().members),
         block=str(config["seed"]),
         config={**config, "target": {"name": name}, "budget": {"name": "joint"}},
         data=_data(run.manifest),
@@ -94,11 +94,11 @@ def _progress(manifest: Manifest, candidates: Sequence[Candidate]) -> Iterator[s
         yield f"status '{status}': compared with searched figures"
 
 
-def _scored(candidates: Sequence[Candidate]) -> list[FrontPoint]:
+def _scored_points(candidates: Sequence[Candidate]) -> list[FrontPoint]:
     return [FrontPoint(c.id, c.figures) for c in candidates if c.state == "complete"]
 
 
-def _verified(members: Sequence[Member]) -> list[FrontPoint] | None:
+def _verified_points(members: Sequence[Member]) -> list[FrontPoint] | None:
     """Return the members that may be delivered; ``None`` where there is no verified front."""
     deliverable = [verified(member) for member in members if member.is_deliverable]
     return deliverable if members else None
@@ -134,7 +134,7 @@ def named(runs: Sequence[ComparedRun], labels: Sequence[str] = ()) -> list[Compa
     Raises:
         ConfigError: the labels are not as many as the runs, not different, or blank.
     """
-    return _labelled(runs, labels) if labels else _named_by_path(runs)
+    return _runs_with_labels(runs, labels) if labels else _named_by_path(runs)
 
 
 def _named_by_path(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
@@ -152,7 +152,7 @@ def _named_by_path(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
-def _labelled(runs: Sequence[ComparedRun], labels: Sequence[str]) -> list[ComparedRun]:
+def _runs_with_labels(runs: Sequence[ComparedRun], labels: Sequence[str]) -> list[ComparedRun]:
     """Return runs named by labels; each needs one, and they must differ."""
     if len(labels) != len(runs):
         raise ConfigError(

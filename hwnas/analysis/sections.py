@@ -106,7 +106,7 @@ def cascades_table(cascades: Sequence[Cascade]) -> PageTable:
             *_common_cells(cascade, cascade.worst),
             _number(cascade.worst.get("flash_kib")),
         ]
-        for cascade in _shown(cascades)
+        for cascade in _front_sample(cascades)
     ]
     note = (
         f"{_counts(cascades, 'cascades.csv')} The second network reads an image if the largest "
@@ -129,7 +129,7 @@ def exits_table(networks: Sequence[EarlyExits]) -> PageTable:
             f"{exits.network.accuracy('test'):.4f}",
             *_common_cells(exits, exits.network.costs),
         ]
-        for exits in _shown(networks)
+        for exits in _front_sample(networks)
     ]
     note = (
         f"{_counts(networks, 'exits.csv')} An image leaves at the first exit whose largest "
@@ -150,7 +150,7 @@ def _common_cells(network: AdaptiveNetwork, worst: Quantities) -> list[str]:
     ]
 
 
-def _shown(networks: Sequence[Adaptive]) -> list[Adaptive]:
+def _front_sample(networks: Sequence[Adaptive]) -> list[Adaptive]:
     """Return at most ``_MAX_ROWS`` networks of the front, evenly over it, with both ends."""
     front = [network for network in networks if network.on_front]
     front.sort(key=lambda network: network.verified.costs[EXPECTED].value)

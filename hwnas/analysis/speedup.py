@@ -191,13 +191,13 @@ def speedup(
         draws: Bootstrap samples for the intervals.
     """
     if not quality.maximise:
-        own, base = _negated(own), _negated(base)
+        own, base = _with_negated_quality(own), _with_negated_quality(base)
     own, base = _members(own), _members(base)
     levels = _levels(own, base)
     found = _range(own.values, base.values)
     samples = None
     if draws.n and found and bootstrap.has_intervals([own, base]):
-        samples = _sampled(own, base, levels, draws)
+        samples = _samples(own, base, levels, draws)
     rows = [_level(own, base, level, i, samples) for i, level in enumerate(levels)]
     whole = found and _with_intervals(found, samples)
     return Speedup(quality, cost, own.values, base.values, whole, rows)
@@ -251,7 +251,7 @@ def speedup_of_two(
     return speedup(compared, baseline, quality, costs[0], draws)
 
 
-def _negated(own: RunFront) -> RunFront:
+def _with_negated_quality(own: RunFront) -> RunFront:
     """Return a front with its quality negated."""
     sign = np.array([-1.0, 1.0])
     low, high = own.low.copy(), own.high.copy()
@@ -313,7 +313,7 @@ def _range(own: Array, base: Array) -> AccuracyRange | None:
     return AccuracyRange(costs, lowest, highest, mean)
 
 
-def _sampled(
+def _samples(
     own: RunFront, base: RunFront, levels: Sequence[_Level], draws: BootstrapDraws
 ) -> _Samples:
     whole, ratios, gains = [], [], []
@@ -330,10 +330,10 @@ def _level(
     own: RunFront, base: RunFront, level: _Level, i: int, samples: _Samples | None
 ) -> AccuracyLevel:
     quality = float((own if level.of_front else base).values[level.member, QUALITY])
-    theirs = _cheapest(base, quality)
+    theirs = _cheapest_member(base, quality)
     assert theirs is not None  # the front's last member is below the baseline's
     cost = float(base.values[theirs, COST])
-    mine = _cheapest(own, quality)
+    mine = _cheapest_member(own, quality)
     ratio, paid = None, None
     if mine is not None:
         paid = float(own.values[mine, COST])
@@ -352,7 +352,7 @@ def _level(
     )  # fmt: skip
 
 
-def _cheapest(members: RunFront, quality: float) -> int | None:
+def _cheapest_member(members: RunFront, quality: float) -> int | None:
     """Return the cheapest member that is at least as accurate."""
     good = np.flatnonzero(members.values[:, QUALITY] >= quality)
     return int(good[0]) if len(good) else None
@@ -364,14 +364,14 @@ def _with_intervals(accuracy_range: AccuracyRange, samples: _Samples | None) -> 
     lowest, highest, mean, gain = (_ends(column) for column in samples.whole.T)
     return AccuracyRange(
         accuracy_range.levels,
-        _extreme(accuracy_range.lowest.value, lowest),
-        _extreme(accuracy_range.highest.value, highest),
+        _extreme_ratio(accuracy_range.lowest.value, lowest),
+        _extreme_ratio(accuracy_range.highest.value, highest),
         CostRatio(accuracy_range.mean.value, mean),
         gain,
     )
 
 
-def _extreme(value: float, interval: BootstrapInterval) -> CostRatio:
+def _extreme_ratio(value: float, interval: BootstrapInterval) -> CostRatio:
     """Return a minimum or maximum with its interval.
 
     Noise makes minima of samples smaller and maxima larger: all samples may lie on one side of the

@@ -54,7 +54,7 @@ def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
     """
     if speedup.range is None:
         return ""
-    mean, first, second = _cheaper(speedup.range.mean, labels)
+    mean, first, second = _ratio_and_names(speedup.range.mean, labels)
     gain, higher = _gain(speedup, speedup.range, labels)
     if first != labels.front:
         larger, higher = -larger, -higher
@@ -106,7 +106,7 @@ def device_verdict(speedup: Speedup, labels: FrontLabels) -> str:
     """
     if speedup.range is None:
         return ""
-    mean, first, second = _cheaper(speedup.range.mean, labels)
+    mean, first, second = _ratio_and_names(speedup.range.mean, labels)
     gain, _ = _gain(speedup, speedup.range, labels)
     text = (
         f"On {first} the networks are {ratio_text(mean.value)} times as "
@@ -116,7 +116,7 @@ def device_verdict(speedup: Speedup, labels: FrontLabels) -> str:
     return f"{text}{': not significantly different' * is_equal}{gain}."
 
 
-def _cheaper(mean: CostRatio, labels: FrontLabels) -> tuple[CostRatio, str, str]:
+def _ratio_and_names(mean: CostRatio, labels: FrontLabels) -> tuple[CostRatio, str, str]:
     """Return a ratio of at least 1, and the names of the cheaper and of the other front."""
     if mean.value >= 1:
         return mean, labels.front, labels.baseline

@@ -60,8 +60,8 @@ def needed(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[
     quality, costs = parts(objectives)
     rows = []
     reached = [best_of(front, objectives, quality) for front in fronts]
-    top, bottom = _best(np.array(reached), quality), _worst(np.array(reached), quality)
-    low = _worst(_column(fronts, objectives, quality), quality)
+    top, bottom = _best_value(np.array(reached), quality), _worst_value(np.array(reached), quality)
+    low = _worst_value(_column(fronts, objectives, quality), quality)
     levels = np.unique([*np.linspace(low, bottom, _RUNGS - 2), top])
     for cost, level, front in itertools.product(costs, levels.tolist(), fronts):
         rows.append(_price(front, objectives, quality, level, cost))
@@ -128,14 +128,14 @@ def best_of(front: RunFront, objectives: Sequence[Objective], objective: Objecti
 
     ``objectives`` are those of the front, in order.
     """
-    return _best(_column([front], objectives, objective), objective)
+    return _best_value(_column([front], objectives, objective), objective)
 
 
-def _best(values: Array, objective: Objective) -> float:
+def _best_value(values: Array, objective: Objective) -> float:
     return float(values.max() if objective.maximise else values.min())
 
 
-def _worst(values: Array, objective: Objective) -> float:
+def _worst_value(values: Array, objective: Objective) -> float:
     return float(values.min() if objective.maximise else values.max())
 
 
@@ -193,14 +193,14 @@ def growth(rows: Sequence[Row]) -> dict[int | None, dict[str, float | None]]:
     rounds = [m * 10**power for power in range(7) for m in (1, 2, 5)]
     counts = [*(count for count in rounds if 10 <= count < most), None]
     reached = [
-        {"group": group, "count": count, "share": _after(steps, count)}
+        {"group": group, "count": count, "share": _share_after(steps, count)}
         for count in counts
         for (group, _), steps in of_runs.items()
     ]
     return by_group(reached, "count", "share")
 
 
-def _after(steps: Sequence[tuple[int, float]], count: int | None) -> float | None:
+def _share_after(steps: Sequence[tuple[int, float]], count: int | None) -> float | None:
     """Return the hypervolume share after ``count`` evaluations; ``None`` if a run has fewer."""
     if count is None:
         return steps[-1][1]
@@ -267,13 +267,13 @@ def verification(runs: Sequence[ComparedRun], frame: ReferenceFrame) -> list[Row
     minus the searched value. Searched figures are posterior means at the end of the search. Runs
     without verified members have no row.
     """
-    return [_verified(run, frame) for run in runs if run.members]
+    return [_verification_row(run, frame) for run in runs if run.members]
 
 
-def _verified(run: ComparedRun, frame: ReferenceFrame) -> Row:
+def _verification_row(run: ComparedRun, frame: ReferenceFrame) -> Row:
     names = [o.name for o in frame.objectives]
     searched = np.array([[m.candidate.figures[n].value for n in names] for m in run.members])
-    verified = np.array([[_own(m, n).value for n in names] for m in run.members])
+    verified = np.array([[_verified_figure(m, n).value for n in names] for m in run.members])
     fits = np.array([m.is_deliverable for m in run.members])
     row: Row = {
         "run": run.name,
@@ -287,7 +287,7 @@ def _verified(run: ComparedRun, frame: ReferenceFrame) -> Row:
     return row | {f"median_change_{n}": change for n, change in zip(names, changes, strict=True)}
 
 
-def _own(member: Member, name: str) -> Quantity:
+def _verified_figure(member: Member, name: str) -> Quantity:
     return member.quality if name == member.metric else member.figures[name]
 
 

@@ -118,7 +118,7 @@ def _best_front(comparison: Comparison) -> str:
             f"{a} has a larger hypervolume than {b}{of}: {figures}. There are no intervals: this "
             "is not tested."
         )
-    if not (differs := _differs(comparison, first, second)):
+    if not (differs := _sign_of_difference(comparison, first, second)):
         return f"No significant difference in hypervolume between {a} and {b}{of}: {figures}."
     # Basic intervals need not contain the value.
     best, other = (a, b) if differs > 0 else (b, a)
@@ -133,10 +133,10 @@ def larger_front(comparison: Comparison) -> int:
 
     1: the first one, -1: the second one, 0: their 95 % intervals overlap or are unknown.
     """
-    return 0 if comparison.uncertainty is None else _differs(comparison, 0, 1)
+    return 0 if comparison.uncertainty is None else _sign_of_difference(comparison, 0, 1)
 
 
-def _differs(comparison: Comparison, first: int, second: int) -> int:
+def _sign_of_difference(comparison: Comparison, first: int, second: int) -> int:
     assert comparison.uncertainty is not None
     intervals = comparison.uncertainty.intervals
     (low, high), (other_low, other_high) = intervals[first][_MAIN], intervals[second][_MAIN]

@@ -155,7 +155,7 @@ def floats(values: NDArray[np.float64]) -> Packed | None:
         return None
     if np.isfinite(values[0]) and (values == values[0]).all():
         return {"constant": float(values[0])}
-    return _packed("f4", values.astype("<f4"))
+    return _typed_array("f4", values.astype("<f4"))
 
 
 def counts(values: NDArray[np.intp]) -> Packed:
@@ -165,7 +165,7 @@ def counts(values: NDArray[np.intp]) -> Packed:
     """
     largest = int(values.max(initial=0))
     kind = "u1" if largest < 1 << 8 else "u2" if largest < 1 << 16 else "u4"
-    return _packed(kind, values.astype(f"<{kind}"))
+    return _typed_array(kind, values.astype(f"<{kind}"))
 
 
 def ids(texts: Sequence[str]) -> Packed | list[str]:
@@ -175,11 +175,11 @@ def ids(texts: Sequence[str]) -> Packed | list[str]:
     """
     joined = "".join(texts)
     if set(map(len, texts)) == {12} and set(joined) <= set("0123456789abcdef"):
-        return _packed("u1", np.frombuffer(bytes.fromhex(joined), np.uint8))
+        return _typed_array("u1", np.frombuffer(bytes.fromhex(joined), np.uint8))
     return list(texts)
 
 
-def _packed(kind: str, values: NDArray[Any]) -> Packed:
+def _typed_array(kind: str, values: NDArray[Any]) -> Packed:
     return {"type": kind, "data": base64.b64encode(values.tobytes()).decode()}
 
 
@@ -278,11 +278,11 @@ def content(explorer: FrontExplorer, n_runs: int) -> Content:
         "marked": [i for i, member in enumerate(members) if member.id in marked],
         "marks": label,
         "choices": choices.content(explorer.runs, indices),
-        "beside": None if explorer.beside is None else _beside(explorer.beside, explorer.columns),
+        "beside": explorer.beside and _overlay_content(explorer.beside, explorer.columns),
     }  # fmt: skip
 
 
-def _beside(beside: OverlaidFront, columns: Mapping[str, Metric]) -> Content:
+def _overlay_content(beside: OverlaidFront, columns: Mapping[str, Metric]) -> Content:
     """Return the columns of the networks of another run."""
     return {
         "label": beside.label,
