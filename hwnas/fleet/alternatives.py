@@ -69,7 +69,7 @@ def plan_front(
     longest = base.seconds.get("columns", 0.0)  # column generation takes as long at any limit
     done = tried = 0
     with progress.phase("Front", n) as advance:
-        for points in _directions(base, _shares(n), limit_s / max(n, 1)):
+        for points in _directions(base, _point_counts(n), limit_s / max(n, 1)):
             start: Solution | None = None
             for point in points:
                 rest_s = limit_s - (time.perf_counter() - began)
@@ -90,7 +90,7 @@ def plan_front(
     return PlanFront(*_select_front(rows, (done, tried), limit_s, carbon_is_known=is_known))
 
 
-def _shares(n: int) -> tuple[int, int, int]:
+def _point_counts(n: int) -> tuple[int, int, int]:
     """Return the number of points of each direction: carbon, accuracy, latency."""
     return n - 2 * (n // 3), n // 3, n // 3
 

@@ -84,7 +84,7 @@ class Routing:
         self.table = RouteArrays(
             request_class,
             chance,
-            _spare(normal, degraded),
+            _spare_weights(normal, degraded),
             np.array([pool[r.first] for r in every], np.int32),
             np.array([-1 if r.second is None else pool[r.second] for r in every], np.int32),
             np.array([r.share for r in every]),
@@ -104,7 +104,7 @@ class Routing:
         return route
 
 
-def _spare(normal: Sequence[RequestRoute], degraded: Sequence[RequestRoute]) -> Floats:
+def _spare_weights(normal: Sequence[RequestRoute], degraded: Sequence[RequestRoute]) -> Floats:
     """Return the weights ``(routes,)`` with which routes take over requests of failed pools.
 
     The weight is the additional rate of a route in the degraded state. If no live route has any,

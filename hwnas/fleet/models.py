@@ -143,7 +143,7 @@ class ModelCatalogue:
         ``like``, divided by ``speed``. Empty if neither has any.
         """
         at: DeviceType = fleet.devices[device]
-        if where := self._timed(device, at, name):
+        if where := self._timing_target(device, at, name):
             result = self.latency_ms[where, name]
             return {b: _scale_latency(f, at.derate) for b, f in sorted(result.items())}
         if at.like is None:
@@ -155,17 +155,17 @@ class ModelCatalogue:
     def ran_on(self, fleet: Fleet, device: str, name: str, batch: int) -> TimedRuntime:
         """Return the runtime of a latency of ``on``; settings of ``fleet.yaml`` take precedence."""
         at: DeviceType = fleet.devices[device]
-        if at.like is not None and not self._timed(device, at, name):
+        if at.like is not None and not self._timing_target(device, at, name):
             result = self.ran_on(fleet, at.like, name, batch)
         else:
-            where = self._timed(device, at, name) or device
+            where = self._timing_target(device, at, name) or device
             known = self.ran.get((where, name), {})
             result = known.get(batch) or next(iter(known.values()), TimedRuntime(where))
         return replace(
             result, provider=at.provider or result.provider, threads=at.threads or result.threads
         )
 
-    def _timed(self, device: str, at: DeviceType, name: str) -> str:
+    def _timing_target(self, device: str, at: DeviceType, name: str) -> str:
         """Return the target of a model's timings for a device; empty if there is none."""
         where = at.target or device
         return where if (where, name) in self.latency_ms else ""

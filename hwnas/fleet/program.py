@@ -177,7 +177,7 @@ class _Assembly:
         ends = np.cumsum([0, *sizes.values()])
         self.begin = dict(zip([*sizes, "end"], map(int, ends), strict=True))
         self.rows = _Rows()
-        self.most = None if self.pools is None else self._most(self.pools)
+        self.most = None if self.pools is None else self._max_replicas(self.pools)
 
     def program(self) -> Program:
         """Return the program."""
@@ -211,17 +211,17 @@ class _Assembly:
             upper[begin["y"] :] = 1.0
         return lower, upper, integer
 
-    def _most(self, pools: PoolCandidates) -> Array:
+    def _max_replicas(self, pools: PoolCandidates) -> Array:
         """Return the maximum number of active replicas, by space and by work.
 
         Tighter values give a better bound of the relaxation.
         """
-        x, placement, sent = self._uses()
+        x, placement, sent = self._placement_uses()
         o, n_i, n_k = self.task.choices.options, self.n[1], self.n[2]
         request_class, hour = o.request_class[self.columns.option[x]], self.columns.hour[x]
         share = np.zeros((n_i, len(self.task.choices.placements), n_k))
         np.maximum.at(share, (hour, placement, request_class), sent)
-        demand = self._wanted().reshape(self.n)[0]
+        demand = self._demand().reshape(self.n)[0]
         work = np.einsum("iqk,ik->iq", share, demand)[pools.hour, pools.placement] / pools.goodput
         room = np.array([d.quota * d.slots for _, d in self.task.problem.devices], np.float64)
         result: Array = np.minimum(room[pools.device], np.maximum(np.ceil(work), pools.least))
@@ -240,14 +240,14 @@ class _Assembly:
         normal = self.columns.scenario == 0
         if task.objective == "cost":
             cost[: begin["z"]] = np.where(normal, self.sent(), 0.0)
-        cost[begin["z"] : begin["m"]] = penalty(task, self._wanted())
+        cost[begin["z"] : begin["m"]] = penalty(task, self._demand())
         return cost
 
     def _add_demand(self) -> None:
         c, o = self.columns, self.task.choices.options
         n_s, n_i, n_k = self.n
         row = (c.scenario * n_i + c.hour) * n_k + o.request_class[c.option]
-        demand = self._wanted()
+        demand = self._demand()
         z = np.arange(demand.size)
         x = np.arange(len(c))
         unserved = (z, self.begin["z"] + z, demand)  # as a fraction of the demand
@@ -257,7 +257,7 @@ class _Assembly:
         none = np.zeros(demand.size)
         self.rows.add("accuracy", [(row, x, margin)], none, np.full(demand.size, np.inf))
 
-    def _wanted(self) -> Array:
+    def _demand(self) -> Array:
         """Return the demand by scenario, hour and class."""
         real = [self.task.hours[i] for i in self.hours]
         result: Array = np.tile(
@@ -265,7 +265,7 @@ class _Assembly:
         )
         return result
 
-    def _uses(self) -> tuple[Ints, Ints, Array]:
+    def _placement_uses(self) -> tuple[Ints, Ints, Array]:
         """Return columns, the placements that they use, and the requests sent there."""
         o, option = self.task.choices.options, self.columns.option
         x = np.arange(len(option))
@@ -277,7 +277,7 @@ class _Assembly:
     def _add_pools(self, p: PoolCandidates) -> None:
         """Add the need of placements for replicas, and of replicas for machines."""
         assert self.most is not None
-        x, placement, sent = self._uses()
+        x, placement, sent = self._placement_uses()
         n_i, many, k = self.n[1], len(self.task.choices.placements), np.arange(len(p))
         hour, scenario = self.columns.hour[x], self.columns.scenario[x]
         pairs, at = np.unique(p.hour * many + p.placement, return_inverse=True)
@@ -314,7 +314,7 @@ class _Assembly:
 
     def _add_relaxed(self) -> None:
         """Add the need of options for machines, with fractional replicas."""
-        x, placement, sent = self._uses()
+        x, placement, sent = self._placement_uses()
         per = np.array([
             1 / (s.best * self.task.problem.devices[s.device][1].slots)
             for s in self.task.choices.placements

@@ -163,7 +163,7 @@ class _Builder:
         rest = {request_class.p99_ms - reach for request_class, reach in ways if reach is not None}
         return sorted(rest, reverse=True)
 
-    def _within(self, k: int, d: int, model: str, limit_ms: float) -> int:
+    def _placement_within(self, k: int, d: int, model: str, limit_ms: float) -> int:
         """Return a model's placement with the highest limit up to ``limit_ms``; -1 if none."""
         of = self.of.get((d, model, self.problem.process_of[k]), [])
         fitting = [i for i in of if self.placements[i].limit_ms <= limit_ms + 1e-6]
@@ -177,7 +177,9 @@ class _Builder:
         limits = [limit for limit in self._limits(d) if limit <= request_class.p99_ms - reach]
         for name, model in self.problem.catalogue.models.items():
             if model.accuracy.lower >= low:
-                within = dict.fromkeys(self._within(k, d, name, limit) for limit in limits)
+                within = dict.fromkeys(
+                    self._placement_within(k, d, name, limit) for limit in limits
+                )
                 single = (-1, 0.0, model.accuracy.lower, 0.0, 0.0)
                 rows += [(k, placement, *single) for placement in within if placement >= 0]
         self._take(np.array(rows, np.float64).reshape(-1, 7).T, (k, d, d), 0.0)
@@ -191,11 +193,11 @@ class _Builder:
         low, high = request_class.floor(degraded=True) - _SLACK, request_class.accuracy_min + _SLACK
         rest, fits = request_class.p99_ms - sum(steps), (c.accuracy >= low) & (c.accuracy <= high)
         for part in PARTS:
-            firsts = np.array([self._within(k, d, a, part * rest) for a in c.names])
+            firsts = np.array([self._placement_within(k, d, a, part * rest) for a in c.names])
             limits = np.array([self.placements[i].limit_ms if i >= 0 else np.inf for i in firsts])
             seconds = np.full((len(c.names), len(c.names)), -1)
             for limit in np.unique(limits[np.isfinite(limits)]):
-                placements = [self._within(k, d2, b, rest - limit) for b in c.names]
+                placements = [self._placement_within(k, d2, b, rest - limit) for b in c.names]
                 seconds[limits == limit] = placements
             one, two = firsts[c.first], seconds[c.first, c.second]
             i = np.flatnonzero(fits & (one >= 0) & (two >= 0))
@@ -213,9 +215,9 @@ class _Builder:
                 continue
             rest, rows = request_class.p99_ms - sum(steps), []
             for part in PARTS:
-                one = self._within(k, d, split.head, part * rest)
+                one = self._placement_within(k, d, split.head, part * rest)
                 tail = rest - self.placements[one].limit_ms if one >= 0 else 0.0
-                two = self._within(k, d2, split.tail, tail)
+                two = self._placement_within(k, d2, split.tail, tail)
                 if one >= 0 and two >= 0:
                     rows.append((k, one, two, 1.0, accuracy, 0.0, 0.0))
             whole = np.array(rows, np.float64).reshape(-1, 7).T
@@ -239,11 +241,14 @@ class _Builder:
         region, other = (self.problem.devices[i][1].region for i in (d, d2))
         to, on = ways[request_class.source][region], ways[region][other]
         rows[5] = to.usd(request_class.payload_kib) + rows[3] * on.usd(passed_kib)
-        sent = self._sent(to.links, request_class.payload_kib), self._sent(on.links, passed_kib)
+        sent = (
+            self._megabits(to.links, request_class.payload_kib),
+            self._megabits(on.links, passed_kib),
+        )
         self.rows.append(rows)
         self.sent.append(sent[0] + rows[3][:, None] * sent[1])
 
-    def _sent(self, along: Sequence[str], payload_kib: float) -> Array:
+    def _megabits(self, along: Sequence[str], payload_kib: float) -> Array:
         """Return the megabits of a payload on each link."""
         result: Array = np.array([float(name in along) for name in self.links])
         return result * payload_mbit(payload_kib)

@@ -242,8 +242,8 @@ class _Hour:
             self.hour, self.seed, self.seconds,
             {n: self._class(n, times[request_class == k], latency[request_class == k])
              for k, n in enumerate(self.names) if n in routes.reached and rates[n] > 0},
-            result.retried, *self._spent(result, rates), self._busy(result), scene.spike,
-            [len(replicas) for _, replicas in self._killed()],
+            result.retried, *self._resource_use(result, rates), self._utilisation(result),
+            scene.spike, [len(replicas) for _, replicas in self._failed_replicas()],
         )  # fmt: skip
 
     def _class(self, name: str, times: Array, latency_ms: Array) -> ClassStatistics:
@@ -286,7 +286,7 @@ class _Hour:
     def _incidents(self) -> events.IncidentArrays:
         """Return the incidents of kills and throttles."""
         rows: list[tuple[float, int, int, float]] = []
-        for kill, replicas in self._killed():
+        for kill, replicas in self._failed_replicas():
             for r in replicas:
                 rows.append((kill.at * self.seconds, r, events.FAIL, 1.0))
                 if kill.back is not None:
@@ -310,7 +310,7 @@ class _Hour:
             for r in range(self.first_replica[i], self.first_replica[i + 1])
         ]
 
-    def _killed(self) -> Iterator[tuple[Kill, list[int]]]:
+    def _failed_replicas(self) -> Iterator[tuple[Kill, list[int]]]:
         """Yield failures with the replicas that they remove.
 
         Replicas are distributed over machines in turn; the first one has the most and fails first.
@@ -319,19 +319,21 @@ class _Hour:
         whats = [kill.what for kill in self.scene.kills]
         for i, kill in enumerate(self.scene.kills):
             replicas = [
-                r for r in self._hit(kill.what, whats[:i].count(kill.what)) if r not in failed
+                r
+                for r in self._replicas_of_failure(kill.what, whats[:i].count(kill.what))
+                if r not in failed
             ]
             failed |= set() if kill.back is not None else {*replicas}
             yield kill, replicas
 
-    def _hit(self, what: str, nth: int) -> list[int]:
+    def _replicas_of_failure(self, what: str, nth: int) -> list[int]:
         if what == "spot":
             spot = [n for n, device in self.plan.devices.items() if device.buy == "spot"]
             return [r for name in spot for r in self._of_device(name)]
         n = self.of.machines.get(what, 0)
         return self._of_device(what)[nth::n] if nth < n else []
 
-    def _spent(
+    def _resource_use(
         self, outcomes: events.RequestOutcomes, rates: Mapping[str, float]
     ) -> tuple[float, float, float]:
         """Return $, kWh and kg of CO2 of the hour."""
@@ -351,7 +353,7 @@ class _Hour:
             usd += route.usd * 3600 * self.plan.sent(route, self.hour) * load
         return usd, kwh, kg
 
-    def _busy(self, outcomes: events.RequestOutcomes) -> dict[str, float]:
+    def _utilisation(self, outcomes: events.RequestOutcomes) -> dict[str, float]:
         ends = self.first_replica
         return {
             pool.kind: float(outcomes.busy_s[ends[i] : ends[i + 1]].mean() / self.seconds)

@@ -60,7 +60,7 @@ def _new_line(replicas: Any, wait: Any) -> Any:
 
 
 @numba.njit(cache=True)
-def _came(at: Any, p: Any, request: Any, room: Any) -> Any:
+def _add_request(at: Any, p: Any, request: Any, room: Any) -> Any:
     """Add a request; return True if the batcher must act."""
     if at.loose[p] == 0:
         at.next[p] = request
@@ -69,7 +69,7 @@ def _came(at: Any, p: Any, request: Any, room: Any) -> Any:
 
 
 @numba.njit(cache=True)
-def _begins(  # noqa: PLR0913, PLR0917  (arrays of the simulator)
+def _n_starting(  # noqa: PLR0913, PLR0917  (arrays of the simulator)
     at: Any, p: Any, now: Any, idle: Any, room: Any, largest: Any, wait: Any, since: Any, nxt: Any
 ) -> Any:
     """Return the number of requests that start now; 0: none; -1: set a timer.
@@ -87,7 +87,7 @@ def _begins(  # noqa: PLR0913, PLR0917  (arrays of the simulator)
     """
     while True:
         if idle > 0 and at.batches[p] > 0:
-            return _taken(at, p, now, largest, wait)
+            return _batch_size(at, p, now, largest, wait)
         if at.closed[p]:
             at.closed[p], at.grown[p], at.enough[p] = 0, 0, 0
         loose, grown = at.loose[p], at.grown[p]
@@ -124,7 +124,7 @@ def _line_up(at: Any, p: Any, n: Any, since: Any, nxt: Any) -> Any:
 
 
 @numba.njit(cache=True)
-def _taken(at: Any, p: Any, now: Any, largest: Any, wait: Any) -> Any:
+def _batch_size(at: Any, p: Any, now: Any, largest: Any, wait: Any) -> Any:
     """Return the size of the batch that a replica takes from the queue."""
     places, n = at.size.shape[1], 0
     while at.batches[p] > 0:
@@ -322,11 +322,11 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
             tail[p] = q
             queued[p] += 1
             if wait[p] > 0:
-                looked = _came(line, p, q, _IN_LINE * living[p])
+                looked = _add_request(line, p, q, _IN_LINE * living[p])
         while looked and queued[p] > 0:
             if wait[p] > 0:
                 room_in_line = _IN_LINE * living[p]
-                n = _begins(
+                n = _n_starting(
                     line, p, now, n_idle[p], room_in_line, max_batch[p], wait[p], since, nxt
                 )
                 if n < 0:

@@ -294,7 +294,7 @@ def _solve_hour(
     limit_s, first = min(max(begin[0], _HOUR_S[0]), _HOUR_S[1]), begin[1]
     for part in (HourBlock((i,), task.weight[[i]], owned), HourBlock((i,), task.weight[[i]])):
         program = assemble(task, kept, part)
-        fits = part.owned is None or (first.machines <= owned + _hourly(task)).all()
+        fits = part.owned is None or (first.machines <= owned + _rented_machines(task)).all()
         start = start_values(program, [first], first.machines) if fits else None
         result = solve_all(program, limit_s, _HOUR_GAP, start)
         (hour,), more = read_solution(task, program, result, part)
@@ -304,7 +304,7 @@ def _solve_hour(
     return hour, owned
 
 
-def _hourly(task: PlanningTask) -> Array:
+def _rented_machines(task: PlanningTask) -> Array:
     """Return infinity for devices rented by the hour, else 0."""
     return np.array([np.inf if d.is_hourly else 0.0 for _, d in task.problem.devices])
 

@@ -343,7 +343,7 @@ def test_staircases_show_best_at_no_worse_cost(
     fronts = [front(run, (ACCURACY, cost), "searched") for run in runs]
     box = frame.spanned(np.concatenate([f.values for f in fronts]), (ACCURACY, cost))
     figures: list[Drawing] = []
-    monkeypatch.setattr(pictures, "_saved", figures.append)
+    monkeypatch.setattr(pictures, "_pictures", figures.append)
     pictures.fronts(fronts, box, ACCURACY, [cost])
     pictures.attainment(indicators.surfaces(fronts, ACCURACY, [cost]), box)
     (axes,), (surface,) = (figure.axes for figure in figures)

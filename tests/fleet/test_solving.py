@@ -380,11 +380,13 @@ def test_failure_traffic_follows_degraded_routes() -> None:
         return RequestRoute("web", rate, first, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
 
     failed, remaining = route("spot", 6.0), route("cpu", 4.0)
-    weights = events._spare([failed, remaining], [route("cpu", 7.0), route("box", 3.0)])
+    weights = events._spare_weights([failed, remaining], [route("cpu", 7.0), route("box", 3.0)])
     assert weights == pytest.approx([6e-6, 4e-6, 3.0, 3.0])
     # Without spare capacity or degraded routes: in proportion to rates.
-    assert events._spare([failed, remaining], [remaining]) == pytest.approx([6e-6, 4e-6, 4e-6])
-    assert events._spare([failed, remaining], []) == pytest.approx([6e-6, 4e-6])
+    assert events._spare_weights([failed, remaining], [remaining]) == pytest.approx(
+        [6e-6, 4e-6, 4e-6]
+    )
+    assert events._spare_weights([failed, remaining], []) == pytest.approx([6e-6, 4e-6])
 
 
 def test_sketch_uses_corrected_goodputs_of_like_device(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class ServeChecker:
                     seeds = [options.seed, repeat, round(1e3 * load)]
                     due = _poisson_times(load * reading.capacity, options.seconds, seeds)
                     block = partial(open_loop, server.port, server.request(pool), due)
-                    samples, computed = self._computing(server, pool, block)
+                    samples, computed = self._measure_batches(server, pool, block)
                     repeats.append(compare(pool, reading, samples, computed, options.seed + repeat))
                     advance(1)
         capacity = float(np.mean([reading.capacity for reading in readings]))
@@ -128,14 +128,14 @@ class ServeChecker:
         for n in batch_sizes(pool):
             full = pool.with_batch(n)
             block = partial(self._rate, server, server.request(full), n)
-            rate, computed = self._computing(server, full, block)
+            rate, computed = self._measure_batches(server, full, block)
             batch_ms[n] = n / rate * 1e3
             if n in computed:
                 computed_ms[n] = computed[n][1] / computed[n][0]
             advance(1)
         request = server.request(pool.with_batch(1))
         single = partial(closed_loop, server.port, request, 1, self._options.seconds / 4)
-        alone = np.diff(self._steady(single)).ravel() * 1e3
+        alone = np.diff(self._measure_steadily(single)).ravel() * 1e3
         advance(1)
         usual = float(np.median(alone))
         rested, late = self._at_rest(server, request, usual)
@@ -149,7 +149,7 @@ class ServeChecker:
         """Return the time of requests to an idle server, and how late they are sent, in ms."""
         apart_s = _APART * usual_ms / 1e3
         due = np.arange(0.0, max(self._options.seconds / 4, _MIN_BATCHES * apart_s), apart_s)
-        samples = self._steady(partial(open_loop, server.port, request, due))
+        samples = self._measure_steadily(partial(open_loop, server.port, request, due))
         if samples.failed == due.size:
             raise DeviceError(
                 "The server responds to none of the single requests of the measurement: repeat the "
@@ -173,7 +173,7 @@ class ServeChecker:
             )
         return float((ends.size - n) / (ends[-1] - ends[n - 1]))  # from the end of the first batch
 
-    def _computing(
+    def _measure_batches(
         self, server: RunningServer, pool: DeployedPool, block: Callable[[], T]
     ) -> tuple[T, Batches]:
         """Measure; return the result, and the batches that the server reports."""
@@ -182,9 +182,9 @@ class ServeChecker:
             before, result = server.computed(pool), block()
             return result, _batches_between(before, server.computed(pool))
 
-        return self._steady(watched)
+        return self._measure_steadily(watched)
 
-    def _steady(self, block: Callable[[], T]) -> T:
+    def _measure_steadily(self, block: Callable[[], T]) -> T:
         """Measure between two readings of the sentinel; repeat while the machine is disturbed.
 
         Raises:
