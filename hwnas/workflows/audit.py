@@ -81,7 +81,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
         check_files(Run.load(folder.path))
         members = _members(folder)
         with reporter.timed("Load data"):
-            trained = _trained(searched, manifest, folder.path, reporter)
+            trained = _trained_spaces(searched, manifest, folder.path, reporter)
         reporter.say(trained.data.notes)
         front = [(trained.genotype(row), row) for row in members.rows]
         subjects = select_networks(
@@ -93,8 +93,8 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
         )
         findings = _findings(subjects, trained, searched, config, reporter)
         verdict = assess_ranking(findings)
-        leaving = _leaving(findings, {g.id: row for g, row in front}, members)
-        epochs = _alone(next(iter(trained.setups.values())), config).train.epochs
+        leaving = _leaving_members(findings, {g.id: row for g, row in front}, members)
+        epochs = _separate_setup(next(iter(trained.setups.values())), config).train.epochs
         words = _words(findings, verdict, epochs, trained.data)
         words.append(_leaving_words(findings, leaving, members))
         alone = {f"{f.subject.genotype.id} alone": f.alone[0] for f in findings}
@@ -162,7 +162,7 @@ class _TrainedSpaces:
         return n_macs(setup.family.lower(setup.space, genotype, setup.data.signature))
 
 
-def _trained(
+def _trained_spaces(
     searched: SearchConfig, manifest: Manifest, run: Path, phases: Progress
 ) -> _TrainedSpaces:
     """Return the search spaces whose supernets were trained.
@@ -182,7 +182,9 @@ def _trained(
     return _TrainedSpaces(join_spaces(needed), read[0], {m.name: setups[m.name] for m in needed})
 
 
-def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, TrainingSetup]:
+def _reread_setups(
+    searched: SearchConfig, folder: Path, progress: Progress
+) -> dict[str, TrainingSetup]:
     """Return the training setups of a search's supernets from its configuration."""
     read = supernet.read_space_and_data(
         searched.spaces, searched.dataset, progress, searched.target.running
@@ -198,7 +200,7 @@ def _setups(
     return training.setups(space, families, data.with_metric(searched.metric))
 
 
-def _alone(setup: TrainingSetup, config: AuditConfig, seed: int = 0) -> TrainingSetup:
+def _separate_setup(setup: TrainingSetup, config: AuditConfig, seed: int = 0) -> TrainingSetup:
     """Return the setup for training networks alone: the same recipe, from random weights."""
     epochs = config.epochs or setup.train.epochs
     if not epochs:
@@ -231,13 +233,13 @@ def _findings(
     plan = [(i, 0) for i in range(len(subjects))]
     plan += [(i, 1) for i in repeated_indices(len(subjects), config.n_repeated)]
     pairs = [(subjects[i].genotype, seed) for i, seed in plan]
-    jobs = [TrainingJob(_alone(trained.of(g), config, seed), g) for g, seed in pairs]
+    jobs = [TrainingJob(_separate_setup(trained.of(g), config, seed), g) for g, seed in pairs]
     data = trained.data
     total = sum(loop.n_steps(job.options, len(data.train)) for job in jobs)
     figures: list[list[Quantity]] = [[] for _ in subjects]
     with phases.phase(f"Train {len(plan)} alone", total) as advance:
         if config.workers > 1:
-            again = partial(_again, searched, jobs[0].setup.supernets)
+            again = partial(_reread_setups, searched, jobs[0].setup.supernets)
             train_together(jobs, again, config.workers, advance)
         for (i, _), job in zip(plan, jobs, strict=True):
             network, _ = job.trained(
@@ -271,7 +273,7 @@ class _NestedProgress:
         yield self._advance
 
 
-def _leaving(
+def _leaving_members(
     findings: Sequence[AuditFinding], rows: dict[str, MemberRow], members: _Members
 ) -> dict[str, str]:
     """Return audited members that another audited member dominates after training alone."""
@@ -365,7 +367,7 @@ def _row(finding: AuditFinding, leaving: dict[str, str], space: Space, metric: s
     genotype = finding.subject.genotype
     row: Row = {"id": genotype.id, "group": finding.subject.group}
     row |= finding.supernet.columns(f"{metric}_supernet")
-    row |= finding.alone[0].columns(f"{metric}_alone")
+    row |= finding.alone[0].columns(f"{metric}_separate_setup")
     row[f"{metric}_alone_mean"] = finding.mean_alone
     second = finding.alone[1].value if len(finding.alone) > 1 else None
     row[f"{metric}_alone_second_seed"] = second

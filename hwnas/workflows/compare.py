@@ -139,7 +139,7 @@ def _comparison_report(
     ]
     verdict = [verdicts.verdict(comparison)]
     if faster is not None:
-        verdict.insert(0, _plain(runs, faster, verdicts.larger_front(comparison)))
+        verdict.insert(0, _verdict_on_two(runs, faster, verdicts.larger_front(comparison)))
     first, *others = filter(None, verdict)
     words = ComparisonWords(
         first,
@@ -151,7 +151,7 @@ def _comparison_report(
     return report
 
 
-def _plain(runs: Sequence[ComparedRun], result: Speedup, larger: int) -> str:
+def _verdict_on_two(runs: Sequence[ComparedRun], result: Speedup, larger: int) -> str:
     """Return the verdict on two fronts in one sentence."""
     a, b = (run.target for run in runs)
     if a is not None and b is not None and a != b:
@@ -184,11 +184,11 @@ def _tables(comparison: Comparison) -> dict[str, Sequence[Row]]:
         "verification": tables.verification(runs, box),
         "predictions": tables.predictions(runs),
         "shared": tables.shared(fronts),
-        "attainment": _attained(comparison),
+        "attainment": _attained_rows(comparison),
     }
 
 
-def _attained(comparison: Comparison) -> list[Row]:
+def _attained_rows(comparison: Comparison) -> list[Row]:
     quality, costs = tables.parts(comparison.objectives)
     return [
         {

@@ -106,24 +106,24 @@ class _CompressionJob:
     @cached_property
     def before(self) -> Quantities:
         """The costs of the network before compression, with early exits."""
-        if not self._packs:
-            return self._foreseen
-        return self._compiled(self.pick, lambda early: early.predicted.costs)
+        if not self._packs_weights:
+            return self._estimated_before
+        return self._compiled_costs(self.pick, lambda early: early.predicted.costs)
 
     @cached_property
-    def _foreseen(self) -> Quantities:
+    def _estimated_before(self) -> Quantities:
         """The same with random weights."""
         return self.estimate(self.lowered).figures
 
     @cached_property
-    def _early(self) -> EarlyExits | None:
+    def _exits_before(self) -> EarlyExits | None:
         """The early exits before compression; fewer bits hardly change them."""
         if not self.lowered.exits:  # weights do not influence its costs
             return None
         network = self.pick.finisher.network(self.pick.genotype)
-        return self._leaving(network, self._estimated(self.lowered))
+        return self._best_exits(network, self._estimated_cost(self.lowered))
 
-    def _leaving(self, network: nn.Module, cost: Cost) -> EarlyExits | None:
+    def _best_exits(self, network: nn.Module, cost: Cost) -> EarlyExits | None:
         """Return the fastest thresholds that lose at most ``max_exit_drop`` points, if any."""
         if not self.lowered.exits:
             return None
@@ -146,7 +146,7 @@ class _CompressionJob:
             ConfigError: the network fits already.
         """
         allowed, name = self.config.allowed, self.pick.genotype.id
-        if missing := [limit for limit in allowed.limits if limit not in self._foreseen]:
+        if missing := [limit for limit in allowed.limits if limit not in self._estimated_before]:
             exits = f", and {name} has no exits" * bool(expected_costs(missing))
             raise ConfigError(
                 f"budget.{missing[0]}: the target's compiler does not estimate it{exits}. Remove "
@@ -154,7 +154,7 @@ class _CompressionJob:
             )
         if not allowed.exceeded(self.before):
             raise ConfigError(
-                f"{name} meets the budget without compression: {_used(self.before, allowed)}. "
+                f"{name} meets the budget without compression: {_usage(self.before, allowed)}. "
                 f"Export it: hwnas export {self.config.run} pick={name}"
             )
         best = None
@@ -162,20 +162,20 @@ class _CompressionJob:
             if (candidate := self._fitter.fit(self._aim(spare))) is None:
                 break
             best = candidate
-            if not self._packs:  # costs do not depend on the weights
+            if not self._packs_weights:  # costs do not depend on the weights
                 break
             if not allowed.exceeded(
-                self._compiled(self.compressed_network(candidate), self._at_proof)
+                self._compiled_costs(self.compressed_network(candidate), self._at_proof)
             ):
                 break
         if best is None:
             fewest = min(self._means.bits, default=NATIVE_BITS)
             also = f"{max(self._means.prune):.0%} of the channels pruned"
-            if self._early is not None:
+            if self._exits_before is not None:
                 also = f"{self.config.max_exit_drop:g} points lost at exits (max_exit_drop)"
             raise BudgetError(
                 f"{name} cannot be compressed to the budget: it needs "
-                f"{_used(self.before, allowed)}, and weights of {fewest} bits with {also} do not "
+                f"{_usage(self.before, allowed)}, and weights of {fewest} bits with {also} do not "
                 "suffice. Choose a smaller network of the front with id=ID, or relax the budget."
             )
         return best
@@ -184,7 +184,7 @@ class _CompressionJob:
         """Return the budget of estimates; it is tight enough to require a compression."""
         limits = {}
         for name, limit in self.config.allowed.limits.items():
-            share = self._foreseen[name].upper / self.before[name].upper
+            share = self._estimated_before[name].upper / self.before[name].upper
             limits[name] = min(1 - spare, share) * limit
         return Budget(limits)
 
@@ -205,12 +205,12 @@ class _CompressionJob:
         Raises:
             ConfigError: the target is measured.
         """
-        cost = self._estimated(lowered)
-        early = self._early and self._early.with_segments(cost.segments)
+        cost = self._estimated_cost(lowered)
+        early = self._exits_before and self._exits_before.with_segments(cost.segments)
         average = {} if early is None else early.predicted.costs
         return replace(cost, figures={**cost.figures, **average})
 
-    def _estimated(self, lowered: Graph) -> Cost:
+    def _estimated_cost(self, lowered: Graph) -> Cost:
         config = self.pick.context.config
         cost = base.backend_of(config.target).estimate(lowered)
         if cost is None:
@@ -222,12 +222,12 @@ class _CompressionJob:
         return replace(cost, figures=config.derives(cost.figures))
 
     @property
-    def _packs(self) -> bool:
+    def _packs_weights(self) -> bool:
         return backends.get(self.pick.context.config.target.runtime).packs_weights
 
     @cached_property
     def _means(self) -> CompressionMethods:
-        bits = self.config.weight_bits if self._packs else []
+        bits = self.config.weight_bits if self._packs_weights else []
         prune = [0.0] if self.lowered.exits else sorted({*self.config.prune}) or [0.0]
         return CompressionMethods(bits, prune)  # networks with exits are not pruned
 
@@ -252,7 +252,7 @@ class _CompressionJob:
         setup = self.pick.context.parts.setup_of(self.pick.genotype)
         return early.at_proof(len(setup.data.test))
 
-    def _compiled(
+    def _compiled_costs(
         self, pick: PickedNetwork, average: Callable[[EarlyExits], Quantities]
     ) -> Quantities:
         """Return the compiler's costs of the network with trained weights.
@@ -272,7 +272,7 @@ class _CompressionJob:
                 files[suffix].write_bytes(content)
             images = self._sample.images[:1].numpy()
             cost = artefacts.remeasure(files, ready.graph, images).cost
-        early = self._leaving(ready.simulated or ready.network, cost)
+        early = self._best_exits(ready.simulated or ready.network, cost)
         return of.config.derives({**cost.figures, **({} if early is None else average(early))})
 
 
@@ -290,7 +290,7 @@ def _check_trains(config: CompressConfig) -> None:
         )
 
 
-def _used(figures: Quantities, allowed: Budget) -> str:
+def _usage(figures: Quantities, allowed: Budget) -> str:
     return ", ".join(
         f"{name} {figures[name].upper:.4g} of {limit:g}" for name, limit in allowed.limits.items()
     )

@@ -167,7 +167,7 @@ def _begin(config: SearchConfig, networks: Networks, progress: Progress) -> None
     """Measure what a search needs for spaces that are in no table of this machine."""
     table = writable_table(config.target, config.rpc, _own_root(config), SHIPPED)
     all_of_them = [ProfiledSpace(member, networks.fused_graph) for member in networks.space.members]
-    subjects = _wanted(table, all_of_them, config.seed)
+    subjects = _spaces_to_measure(table, all_of_them, config.seed)
     if not subjects:
         return
     other = source(config)
@@ -220,7 +220,7 @@ def fill(
     return initial_table.create_initial_table(table, subjects, pool, effort, progress)
 
 
-def _wanted(
+def _spaces_to_measure(
     table: LatencyTable, subjects: Sequence[ProfiledSpace], seed: int
 ) -> list[ProfiledSpace]:
     """Return the spaces missing in a table, and those that it loses when one is added.
@@ -236,16 +236,18 @@ def _wanted(
 def _is_lacking(table: LatencyTable, subject: ProfiledSpace, seed: int) -> bool:
     """Return whether a space is missing in a table."""
     known = table.calibration.get(subject.space.name)
-    return known is None or bool(_missing(table, _some(subject, seed), "foretold" in known))
+    return known is None or bool(
+        _missing_operators(table, _sampled_operators(subject, seed), "foretold" in known)
+    )
 
 
-def _missing(table: LatencyTable, ops: Sequence[OpSpec], predicted: bool) -> list[OpSpec]:
+def _missing_operators(table: LatencyTable, ops: Sequence[OpSpec], predicted: bool) -> list[OpSpec]:
     """Return the operators missing in a table; few are ignored if others are predicted."""
     missing = [op for op in ops if op not in table.entries]
     return [] if predicted and len(missing) <= _RARE * len(ops) else missing
 
 
-def _some(subject: ProfiledSpace, seed: int) -> tuple[OpSpec, ...]:
+def _sampled_operators(subject: ProfiledSpace, seed: int) -> tuple[OpSpec, ...]:
     """Return the operators of a space, or of a sample of its networks."""
     return distinct_ops(subject.lower(genotype) for genotype in subject.sample(_CHECKED, seed))
 
@@ -289,10 +291,10 @@ def open_device(config: SearchConfig, networks: Networks, progress: Progress) ->
             _begin(config, networks, progress)
         table = open_table(config.target, config.rpc, roots, accept, command)
         # Fail now rather than after an hour of training.
-        ops = _some(ProfiledSpace(networks.space, networks.fused_graph), config.seed)
+        ops = _sampled_operators(ProfiledSpace(networks.space, networks.fused_graph), config.seed)
         spaces = [member.name for member in networks.space.members]
         predicted = any("foretold" in table.calibration.get(space, {}) for space in spaces)
-        if missing := _missing(table, ops, predicted):
+        if missing := _missing_operators(table, ops, predicted):
             raise missing_operators_error(missing, config.target, command)
         TableCostModel(table, config.target, networks.fused_graph, spaces, command)
         device = MeasuredTarget(config, table, table.digest(spaces, ops))

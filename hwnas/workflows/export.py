@@ -125,10 +125,10 @@ def picked(
         folders.private_key(config.sign)  # fail now, not after the work
     source, searches = RunFolder(Path(config.run)), with_networks(config.run)
     manifest = read_manifest(source.path, "run")
-    searches = _for(config, searches, manifest)
+    searches = _recorded_configs(config, searches, manifest)
     _check_format(config, searches)
     if budget is not None:
-        searches = [_within(search, budget) for search in searches]
+        searches = [_with_budget(search, budget) for search in searches]
     candidates = _candidates(source, searches[0])
     genotypes = _selected_networks(config, source, candidates, reporter)
     names = {
@@ -173,13 +173,13 @@ def _check_format(config: ExportConfig, searches: Sequence[SearchConfig]) -> Non
             data = shlex.join(data_options(search.dataset))
             raise ConfigError(
                 f"format={config.format} needs a TFLite file, which target '{target.name}' does "
-                f"not have. Targets that have one: {', '.join(_with_tflite())}. To search for one "
-                f"of them: {' '.join(['hwnas search +target=npu', *[data] * bool(data)])} "
+                f"not have. Targets that have one: {', '.join(_tflite_targets())}. To search for "
+                f"one of them: {' '.join(['hwnas search +target=npu', *[data] * bool(data)])} "
                 f"run.dir=runs/c; then: hwnas export runs/c format={config.format}"
             )
 
 
-def _with_tflite() -> list[str]:
+def _tflite_targets() -> list[str]:
     """Return the shipped targets whose exports have a TFLite file."""
     names = package.entries(package.ROOT / "conf" / "target")
     targets = [from_facts(shipped_options("target", name)) for name in names]
@@ -208,7 +208,7 @@ def _c_files(
     return c_source.c_files(network, data.task, images, tested)
 
 
-def _within(search: SearchConfig, budget: Row) -> SearchConfig:
+def _with_budget(search: SearchConfig, budget: Row) -> SearchConfig:
     """Return the configuration of a finished search with another budget.
 
     Raises:
@@ -243,7 +243,7 @@ def _missing_exports(
     return missing
 
 
-def _for(
+def _recorded_configs(
     config: ExportConfig, searches: Sequence[SearchConfig], manifest: Manifest
 ) -> list[SearchConfig]:
     """Return the configurations of the selected targets as recorded.

@@ -137,10 +137,10 @@ class NotebookProgress:
             if not at_once and time.monotonic() - self._shown < self._update_s:
                 return
             self._shown = time.monotonic()
-            texts = [phase.text(self._left(phase)) for phase in self._phases]
+            texts = [phase.text(self._time_left(phase)) for phase in self._phases]
             self._show(texts[-1], "".join(map(_bar, self._phases, texts)))
 
-    def _left(self, phase: _Phase) -> str:
+    def _time_left(self, phase: _Phase) -> str:
         """Return the time left of the verb as text, or of the phase if nothing else is known."""
         outer = next((each for each in self._phases if each.end is None), phase)
         if self._work and outer.end is None:

@@ -137,7 +137,7 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
 
     deployment = read_plan(Path(config.plan))
     traces = {c.trace for c in deployment.classes.values() if c.trace and config.trace is None}
-    gaps = {name: read_gaps(_beside(name, Path(config.plan))) for name in sorted(traces)}
+    gaps = {name: read_gaps(_trace_path(name, Path(config.plan))) for name in sorted(traces)}
     named = None if config.trace is None else read_gaps(Path(config.trace))
     scene = simulation.SimulationSetup(
         {n: Arrivals(gaps.get(c.trace) if named is None else named)
@@ -146,7 +146,7 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
         config.spike,
     )  # fmt: skip
     seeds = range(config.seed, config.seed + config.n_seeds)
-    hours = _spiked(config, deployment) if config.spike else _hours(config, deployment)
+    hours = _spike_hours(config, deployment) if config.spike else _hours(config, deployment)
     statistics = simulation.simulate(deployment, scene, seeds, reporter, hours)
     tables = summary.tables(deployment, statistics, {})
     sentences = summary.describe_statistics(deployment, statistics)
@@ -209,7 +209,7 @@ def recorded(folder: Path) -> Mapping[str, str]:
     return {n: v for n, v in config.items() if n in ("service", "fleet") and isinstance(v, str)}
 
 
-def _beside(name: str, folder: Path) -> Path:
+def _trace_path(name: str, folder: Path) -> Path:
     """Return the path of a trace: relative to this folder, the plan or its service."""
     service = Path(recorded(folder).get("service", folder / "plan.yaml")).parent
     for path in (Path(name), folder / name, service / name):
@@ -250,7 +250,7 @@ def _throttles(config: SimulateConfig, found: "DeploymentPlan") -> "list[Throttl
     return [Throttle(name, speed)]
 
 
-def _spiked(config: SimulateConfig, found: "DeploymentPlan") -> list[int]:
+def _spike_hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int]:
     """Return the requested hours that have a spike."""
     own = _hours(config, found) or [each.hours[0] for each in found.hours]
     spiked = [hour for hour in own if found.spikes(hour)]

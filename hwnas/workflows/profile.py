@@ -53,7 +53,7 @@ def transfer_table(
         CompileError: an operator cannot be compiled or timed.
         DeviceError: the device does not respond.
     """
-    source, chosen = _covering(references(config), config, subject)
+    source, chosen = _covering_table(references(config), config, subject)
     ops = {node.op for net in chosen.values() for node in net}
     refused = operator_measurement.measure_operators(
         table, sorted(ops, key=str), pool, effort(config, None), phases
@@ -100,7 +100,7 @@ def references(config: ProfileConfig) -> list[LatencyTable]:
     return found
 
 
-def _covering(
+def _covering_table(
     sources: Sequence[LatencyTable], config: ProfileConfig, subject: ProfiledSpace
 ) -> tuple[LatencyTable, dict[Genotype, Graph]]:
     """Return the first table that predicts enough networks, with these networks.
@@ -172,7 +172,9 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
             (only,) = subjects
             report = transfer_table(config, table, only, pool, reporter)
             return ProfileResult(table.path, [_transfer_message(table, report)], table)
-        measured = {s.space.name: _measured(config, table, s, pool, reporter) for s in subjects}
+        measured = {
+            s.space.name: _measured_networks(config, table, s, pool, reporter) for s in subjects
+        }
     held_out = next(iter(measured.values()))
     messages = [line for space in measured for line in _error_messages(table, space)]
     if not config.rpc.tracker:
@@ -209,7 +211,7 @@ def _error_messages(table: LatencyTable, space: str) -> Iterator[str]:
     )
 
 
-def _measured(
+def _measured_networks(
     config: ProfileConfig,
     table: LatencyTable,
     subject: ProfiledSpace,
@@ -218,7 +220,7 @@ def _measured(
 ) -> list[MeasuredNetwork]:
     """Measure and calibrate for one space; plot and return the prediction errors."""
     space, counts = subject.space.name, config.networks
-    held_out = _soon(config, table, subject, pool, phases)
+    held_out = _networks_if_accurate(config, table, subject, pool, phases)
     if held_out is None:
         wholes = _measure(config, table, subject, pool, phases)
         operator_measurement.calibrate_table(table, wholes, counts, space)
@@ -230,7 +232,7 @@ def _measured(
     return held_out
 
 
-def _soon(
+def _networks_if_accurate(
     config: ProfileConfig,
     table: LatencyTable,
     subject: ProfiledSpace,
@@ -256,10 +258,10 @@ def _soon(
             return None
     if other is None or space not in table.calibration:
         return None
-    return _held_out(config, table, other.plans, subject, pool, phases)
+    return _confirming_networks(config, table, other.plans, subject, pool, phases)
 
 
-def _held_out(
+def _confirming_networks(
     config: ProfileConfig,
     table: LatencyTable,
     taken: Mapping[OpSpec, str],
@@ -270,7 +272,7 @@ def _held_out(
     """Return networks that confirm another CPU's table; ``None`` if its errors are too large."""
     assert config.tolerance is not None
     space, counts = subject.space.name, config.networks
-    lowered = subject.graphs(_sampled(config, subject)[counts.fit + counts.interval :])
+    lowered = subject.graphs(_sampled_networks(config, subject)[counts.fit + counts.interval :])
     if any(op not in table.entries for op in distinct_ops(lowered.values())):
         return None  # the other table predicts only some networks of the space
     plans = table_transfer.network_plans(
@@ -319,7 +321,7 @@ def _measure(
     counts = config.networks
     with phases.timed("Find operators"):
         ops = subject.operators(config.seed)
-        genotypes = _sampled(config, subject)
+        genotypes = _sampled_networks(config, subject)
     needed = counts.fit + counts.interval + 10
     if len(genotypes) < needed:
         raise TableError(
@@ -344,7 +346,7 @@ def _measure(
     return operator_measurement.measure_networks(table, subject.graphs(genotypes), pool, phases)
 
 
-def _sampled(config: ProfileConfig, subject: ProfiledSpace) -> list[Genotype]:
+def _sampled_networks(config: ProfileConfig, subject: ProfiledSpace) -> list[Genotype]:
     """Return the networks for the fit, then those for the interval, then the others."""
     counts = config.networks
     return subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)

@@ -55,7 +55,11 @@ def profile_offline(
 
 
 def _write_kit(path: Path, config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
-    chosen = _next(config, parts) if config.front_of is not None else _first(config, parts)
+    chosen = (
+        _next_networks(config, parts)
+        if config.front_of is not None
+        else _first_networks(config, parts)
+    )
     networks = [KitNetwork(genotype, parts.exported_graph(genotype)) for genotype in chosen]
     notes = folder.write_kit(path, networks, config.target, profile_command(config))
     next_step = profile_command(config, f"measured={path}/results.csv")
@@ -72,7 +76,7 @@ def _sample(parts: Networks, n: int, seed: int) -> list[Genotype]:
     ends = [end for m in parts.space.members for end in (m.smallest(), m.largest())]
     for step in range(20 * n):
         genotype = ends[step] if step < len(ends) else parts.space.sample(rng)
-        if genotype.id in found or not _writable(parts, genotype):
+        if genotype.id in found or not _is_writable(parts, genotype):
             continue
         found[genotype.id] = genotype
         if len(found) == n:
@@ -80,7 +84,7 @@ def _sample(parts: Networks, n: int, seed: int) -> list[Genotype]:
     return list(found.values())
 
 
-def _writable(parts: Networks, genotype: Genotype) -> bool:
+def _is_writable(parts: Networks, genotype: Genotype) -> bool:
     try:
         parts.backend.check(parts.lower(genotype))
     except CompileError:
@@ -88,14 +92,14 @@ def _writable(parts: Networks, genotype: Genotype) -> bool:
     return True
 
 
-def _first(config: ProfileConfig, parts: Networks) -> list[Genotype]:
+def _first_networks(config: ProfileConfig, parts: Networks) -> list[Genotype]:
     pool = _sample(parts, _POOL, config.seed)
     known = operator_work([parts.lower(genotype) for genotype in pool])
     features = FeatureEncoder(known, config.target.batch)(known)
     return [pool[i] for i in device_file.select_first_networks(features, config.n, DevicePrior())]
 
 
-def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
+def _next_networks(config: ProfileConfig, parts: Networks) -> list[Genotype]:
     run = Run.load(Path(str(config.front_of)), "front_of")
     run.check_complete()
     found = in_space(run.candidates_for(config.target.name), parts.space, "front_of")
@@ -152,7 +156,7 @@ def next_to_measure(
     graphs = [lower(candidate.genotype) for candidate in pool]
     features, measured = device.encoded(graphs), device.measured.rows()
     ms, std = device.predictor.predict(features)
-    weights = _on_front(pool, ms, std)
+    weights = _front_probabilities(pool, ms, std)
     new = [i for i, rows in enumerate(operator_work(graphs).rows()) if rows not in measured]
     offered = np.array(new or range(len(pool)))
     order = device_file.select_next_networks(
@@ -161,7 +165,7 @@ def next_to_measure(
     return [pool[i].genotype for i in offered[order]]
 
 
-def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
+def _front_probabilities(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
     """Return the probability of each to be on the front, given the uncertainty of latency."""
     name = quality_in(pool[0].figures)
     good = np.array([c.figures[name].value for c in pool]) * (1 if metric_of(name).maximise else -1)
@@ -182,9 +186,9 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
             f"measured={config.measured}: only {len(found.ms)} networks can be used. Measure "
             f"{MIN_NETWORKS} or more." + f" Left out: {'; '.join(notes[:3])}." * bool(notes)
         )
-    device = _fitted(config, parts, found.ms, notes)
+    device = _fitted_device(config, parts, found.ms, notes)
     path = backend.device_path(target)
-    notes += _lost(path, device, config.drift)
+    notes += _lost_measurements(path, device, config.drift)
     e, reach = device.leave_one_out(), device.interval_half_width
     is_default = config.dataset.name == DEFAULT_DATA
     data = " (for your own images, add dataset=images dataset.path=DIR)" * is_default
@@ -217,7 +221,7 @@ def _files(measured: object) -> list[Path]:
     return [Path(word) for word in dict.fromkeys(map(str, words))]
 
 
-def _fitted(
+def _fitted_device(
     config: ProfileConfig, parts: Networks, ms: Mapping[Genotype, float], notes: list[str]
 ) -> MeasuredDevice:
     """Return the fit of measurements; report and exclude those that contradict all others."""
@@ -242,7 +246,7 @@ def _fitted(
     return replace(device, spaces=tuple(m.name for m in parts.space.members if m.name in used))
 
 
-def _lost(path: Path, device: MeasuredDevice, allowed: float) -> list[str]:
+def _lost_measurements(path: Path, device: MeasuredDevice, allowed: float) -> list[str]:
     """Return a warning about networks in an existing file that the new device file lacks.
 
     Raises:

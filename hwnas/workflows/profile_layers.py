@@ -170,8 +170,11 @@ def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[LayerLatency], 
     if (cost := base.backend_of(target).estimate(lowered)) is not None:
         source: str = cost.figures["latency_ms"].source
         if not cost.layers:
-            cost, source = _by_sheet(lowered, config), "by the data sheet, though measured whole"
-        return [_estimated(layer) for layer in cost.layers], source
+            cost, source = (
+                _data_sheet_cost(lowered, config),
+                "by the data sheet, though measured whole",
+            )
+        return [_estimated_latency(layer) for layer in cost.layers], source
     lowered = fused_graph(lowered, target)
     table = writable_table(target, config.rpc, Path(config.table.dir), SHIPPED)
     device = MeasuredTarget(config, table)
@@ -179,10 +182,10 @@ def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[LayerLatency], 
         times = [device.time(node.op).median_ms for node in lowered]
     finally:
         device.close()
-    return _bounded(lowered, times, config), "measured, each operator alone"
+    return _measured_latencies(lowered, times, config), "measured, each operator alone"
 
 
-def _by_sheet(lowered: Graph, config: ProfileConfig) -> Cost:
+def _data_sheet_cost(lowered: Graph, config: ProfileConfig) -> Cost:
     """Return the latencies of operators by data sheet, without measurements of whole networks.
 
     Raises:
@@ -198,12 +201,14 @@ def _by_sheet(lowered: Graph, config: ProfileConfig) -> Cost:
     return network_cost(fused_graph(lowered, target), target, target.roofline)
 
 
-def _estimated(layer: LayerCost) -> LayerLatency:
+def _estimated_latency(layer: LayerCost) -> LayerLatency:
     assert layer.latency_ms is not None
     return LayerLatency(layer.name, layer.operator, layer.latency_ms, layer.bound)
 
 
-def _bounded(lowered: Graph, times: list[float], config: ProfileConfig) -> list[LayerLatency]:
+def _measured_latencies(
+    lowered: Graph, times: list[float], config: ProfileConfig
+) -> list[LayerLatency]:
     layers = []
     for node, latency in zip(lowered, times, strict=True):
         bound = _bound(node.op, config.target.roofline)

@@ -95,7 +95,9 @@ class _Throughput:
             for whole in chosen
         ]
         target = self.config.target
-        found = throughput.compare_runtimes(nets, _comparable(target), self._worker, self.phases)
+        found = throughput.compare_runtimes(
+            nets, _comparable_targets(target), self._worker, self.phases
+        )
         name = f"{target.runtime} {target.dtype}"
         if name not in found:
             return f"{name} cannot run a network of this search space; runtimes are not compared."
@@ -115,7 +117,7 @@ class _Throughput:
         return Worker(target, self.config.timing, Remote(), self.config.tuning.limit_s)
 
 
-def _comparable(target: Target) -> list[Target]:
+def _comparable_targets(target: Target) -> list[Target]:
     """Return the device's targets with each installed, measured backend and dtype."""
     found, plain = [], dataclasses.replace(target, batch=1, batches=[], thread_counts=[])
     for backend in backends.known():

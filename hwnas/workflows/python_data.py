@@ -118,24 +118,24 @@ def _arrays(data: Any) -> SplitArrays:
             raise ConfigError(f"{ARGUMENT} is a tuple of {len(data)} parts. {_ALLOWED}")
         images, targets = data
         is_pictures = isinstance(images, list | tuple)
-        return (_stacked(images) if is_pictures else _pixels(images)), _targets(targets)
+        return (_stacked_images(images) if is_pictures else _pixels(images)), _targets(targets)
     pairs = [_pair(i, item) for i, item in enumerate(_items(data))]
-    return _stacked([image for image, _ in pairs]), _targets([target for _, target in pairs])
+    return _stacked_images([image for image, _ in pairs]), _targets([target for _, target in pairs])
 
 
 def _items(data: Any) -> Iterable[Any]:
     """Return the items of a data set, which has a length and an index."""
     if isinstance(data, DataLoader):
-        return _loaded(data)
+        return _loader_items(data)
     is_other = isinstance(data, np.ndarray | Tensor | str | bytes | Mapping) or hasattr(
         data, "iloc"
     )
     if is_other or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise ConfigError(f"{ARGUMENT} is of type {type(data).__name__}. {_ALLOWED}")
-    return _at(data, range(len(data)))
+    return _read_items(data, range(len(data)))
 
 
-def _at(data: Any, index: Iterable[int]) -> Iterable[Any]:
+def _read_items(data: Any, index: Iterable[int]) -> Iterable[Any]:
     for i in index:
         try:
             yield data[i]
@@ -147,11 +147,11 @@ def _at(data: Any, index: Iterable[int]) -> Iterable[Any]:
             ) from error
 
 
-def _loaded(loader: "DataLoader[Any]") -> Iterable[Any]:
+def _loader_items(loader: "DataLoader[Any]") -> Iterable[Any]:
     """Return the items of a loader's data set in its order, or of a subset that it samples."""
     data, sampler = loader.dataset, loader.sampler
     if isinstance(sampler, SubsetRandomSampler):
-        return _at(data, sorted(map(int, sampler.indices)))
+        return _read_items(data, sorted(map(int, sampler.indices)))
     is_whole = isinstance(sampler, SequentialSampler) or (
         isinstance(sampler, RandomSampler) and sampler.num_samples == len(sampler.data_source)
     )
@@ -183,7 +183,7 @@ def _pair(i: int, item: Any) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def _stacked(images: Sequence[Any]) -> NDArray[np.uint8]:
+def _stacked_images(images: Sequence[Any]) -> NDArray[np.uint8]:
     """Return images of one size as ``(N, H, W[, C])``."""
     if not images:
         raise ConfigError(f"{ARGUMENT}: there are no images. Give one or more.")

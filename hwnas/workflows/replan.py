@@ -74,9 +74,9 @@ def serve_check(
     sentences = [
         f"{name} {version} of {python} was ready after {max(ready):.1f} s; latencies count from "
         "when requests were due.",
-        _worst(rows),
-        *_slower(rows),
-        *_held_up(rows),
+        _worst_error(rows),
+        *_slowdown_warning(rows),
+        *_lateness_warning(rows),
     ]
     facts = {
         "server": name, "version": version, "python": python, "ready_s": ready,
@@ -116,7 +116,7 @@ def _profile_rows(pool: "DeployedPool", profile: "ServiceTimeProfile") -> list[R
     return rows
 
 
-def _worst(rows: Sequence[Row]) -> str:
+def _worst_error(rows: Sequence[Row]) -> str:
     """Return the largest simulation error and the number of failed requests as text."""
     worst = max(rows, key=lambda row: abs(row["error_p99"]))
     failed = sum(row["failed"] for row in rows)
@@ -127,7 +127,7 @@ def _worst(rows: Sequence[Row]) -> str:
     )
 
 
-def _slower(rows: Sequence[Row]) -> list[str]:
+def _slowdown_warning(rows: Sequence[Row]) -> list[str]:
     """Return a warning if a server is slower under load than in its profile.
 
     The slowdown is the server's own measurement, else it is derived from p99. It must exceed the
@@ -153,7 +153,7 @@ def _slower(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _held_up(rows: Sequence[Row]) -> list[str]:
+def _lateness_warning(rows: Sequence[Row]) -> list[str]:
     """Return a warning if requests were sent so late that it affects the measured latency.
 
     The generator shares cores with the server, so its delay dominates for very fast networks.
@@ -225,7 +225,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     from hwnas.fleet.replanner import ReplanPolicy
     from hwnas.fleet.telemetry import aggregate_samples, as_rows
 
-    _take_back(Path(config.plan))
+    _restore_plan(Path(config.plan))
     old = read_plan(Path(config.plan))
     sources = _sources(config)
     config = replace(config, service=sources["service"], fleet=sources["fleet"])
@@ -265,16 +265,16 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     planned = FolderResult(Path(), sentences, tables, MAIN_TABLE)
     content = files_of(new, planned, [*now.statistics, *now.spike_statistics])
     if config.in_place:
-        return _in_place(config, arguments, planned, content)
+        return _replace_plan(config, arguments, planned, content)
     return write_plan_folder("replan", config, arguments, planned, content)
 
 
-def _in_place(
+def _replace_plan(
     config: ReplanConfig, arguments: Sequence[str], result: FolderResult, content: dict[str, bytes]
 ) -> FolderResult:
     """Write a plan and replace the plan that it is based on."""
     given, own = Path(config.plan), Path(config.plan).resolve()
-    beside, former = own.with_name(f".{own.name}.new"), _former(own)
+    beside, former = own.with_name(f".{own.name}.new"), _former_path(own)
     for left in (beside, former):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     found = write_plan_folder("replan", config, arguments, result, content, beside)
@@ -284,15 +284,15 @@ def _in_place(
     return replace(found, path=own if given.name in ("", "..") else given)
 
 
-def _former(own: Path) -> Path:
+def _former_path(own: Path) -> Path:
     return own.with_name(f".{own.name}.former")
 
 
-def _take_back(given: Path) -> None:
+def _restore_plan(given: Path) -> None:
     """Restore the name of a plan if a process was killed while it replaced the plan."""
     own = given.resolve()
-    if not own.exists() and _former(own).is_dir():
-        _former(own).rename(own)
+    if not own.exists() and _former_path(own).is_dir():
+        _former_path(own).rename(own)
 
 
 def _sources(config: ReplanConfig) -> dict[str, str]:

@@ -128,7 +128,7 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
             folder.write_json("manifest.json", manifest)
             reporter.say([f"Run folder: {folder.path}"])
             train_it = _train_supernet if config.genotype is None else _train_alone
-            with _logged(folder, config) as log:
+            with _open_log(folder, config) as log:
                 title, rows, summary = train_it(config, setup, reporter, log)
             reporter.say(summary["notes"], alarming=True)
             folder.write_json("summary.json", {"format": _FORMAT} | summary)
@@ -160,7 +160,7 @@ def _manifest(
     earlier: Row,
 ) -> Row:
     digests = {name: str(value) for name, value in setup.identity.items()}
-    digests |= {"genotype": str(config.genotype), **_beside(config)}
+    digests |= {"genotype": str(config.genotype), **_summary_settings(config)}
     check_resumed(earlier, folder, digests, 0)
     return {
         **initial_manifest("train", arguments, earlier, config),
@@ -173,7 +173,7 @@ def _manifest(
     }
 
 
-def _beside(config: TrainConfig) -> dict[str, str]:
+def _summary_settings(config: TrainConfig) -> dict[str, str]:
     """Return settings that determine the summary but not a supernet's weights."""
     if config.genotype is None:
         return {"scoring": digest(fingerprint_options(config.scoring))}
@@ -310,7 +310,7 @@ def _cells(metric: str, figure: Quantity) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _logged(folder: RunFolder, config: TrainConfig) -> Iterator[TrainingLog]:
+def _open_log(folder: RunFolder, config: TrainConfig) -> Iterator[TrainingLog]:
     """Yield a writer for ``log.csv`` and, on request, TensorBoard logs."""
     logs: list[TrainingLog] = [CsvLog(folder)]
     with contextlib.ExitStack() as stack:

@@ -173,9 +173,9 @@ class _RepeatedProof:
             if runtimes.needs_worker(name):
                 target = proofs.target_of(self._recorded)
                 worker = worker or stack.enter_context(measure.worker(target, self._config))
-            if name == self._recorded["own_artefact"] and (words := self._otherwise()):
+            if name == self._recorded["own_artefact"] and (words := self._engine_message()):
                 self._say(f"{name}: {words}")
-            with self._reported(name):
+            with self._catch_failures(name):
                 self._sessions[name] = self._session(name, worker)
         if not self._sessions and not self.failed:
             raise RunError(
@@ -183,7 +183,7 @@ class _RepeatedProof:
                 f"{'; '.join(hindrances)}."
             )
 
-    def _otherwise(self) -> str:
+    def _engine_message(self) -> str:
         """Return how the target runs its own artefact, if this machine runs it differently."""
         target = proofs.target_of(self._recorded)
         if target.engine == target.runtime:
@@ -211,7 +211,7 @@ class _RepeatedProof:
         normalisation = self._recorded["dataset"]["normalisation"]
         images = prepared(references.pixels, normalisation["mean"], normalisation["std"])
         for name, session in [*self._sessions.items()]:
-            with self._reported(name):
+            with self._catch_failures(name):
                 outputs = session.run(images)
                 dtype = runtimes.kinds()[name].dtype
                 near = references.agreement(self._task, outputs, dtype)
@@ -224,7 +224,7 @@ class _RepeatedProof:
                 )
                 self.failed += [] if check.holds else [check.name]
         if self._exits is not None:
-            with self._reported("segments"):
+            with self._catch_failures("segments"):
                 self._reporter.say(self._exits.bits(images))
 
     def whole_split(self) -> None:
@@ -238,10 +238,10 @@ class _RepeatedProof:
         each: dict[str, list[PerImageResults]] = {name: [] for name in self._sessions}
         for images, targets in batches:
             for name, session in [*self._sessions.items()]:
-                with self._reported(name):
+                with self._catch_failures(name):
                     each[name].append(self._task.per_sample(session.run(images), targets))
             if self._exits is not None:
-                with self._reported("segments"):
+                with self._catch_failures("segments"):
                     self._exits.read(images, targets)
         metric = self._task.metric
         for name in self._sessions:
@@ -295,7 +295,7 @@ class _RepeatedProof:
         return proof_data.batches(self._recorded, loaded)
 
     @contextlib.contextmanager
-    def _reported(self, name: str) -> Iterator[None]:
+    def _catch_failures(self, name: str) -> Iterator[None]:
         """Continue without an artefact that fails; the failure is reported at the end."""
         try:
             yield

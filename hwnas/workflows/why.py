@@ -51,12 +51,12 @@ def why(config: WhyConfig) -> WhyReport:
     label = metric_of(quality_in(objectives)).label.capitalize()
     sections: list[tuple[str, list[Part]]] = [
         ("Choices", [*_choices(explained.candidate, several=several)]),
-        ("Why it was proposed", [*_proposed(explained.candidate, proposal, run)]),
+        ("Why it was proposed", [*_proposal_lines(explained.candidate, proposal, run)]),
         ("Figures", [_figures(explained.candidate, verified)]),
-        (f"{label}, training by training", [*_trained(explained.candidate, run)]),
+        (f"{label}, training by training", [*_training_parts(explained.candidate, run)]),
         ("Limits", [*_limits(explained.candidate, run, verified)]),
         ("When it came", _rank_before(explained, objectives)),
-        ("Now, as searched", _now(explained, objectives)),
+        ("Now, as searched", _rank_now(explained, objectives)),
     ]
     contents = [Section(title, parts) for title, parts in sections if parts]
     return WhyReport(_headline(explained, progress(run), verified), contents)
@@ -117,11 +117,11 @@ def _choices(candidate: Candidate, *, several: bool) -> list[str]:
     ]
 
 
-def _proposed(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
+def _proposal_lines(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
     lines = [f"Trial {candidate.trial}, {_reason(proposal, run)}."]
     if proposal.phase == "gain" and candidate.reason and proposal.n_costed:
         lines.append(f"None of the {proposal.n_costed} whose costs were computed fits the limits.")
-    lines += _expected(candidate, proposal, run)
+    lines += _expectation_lines(candidate, proposal, run)
     if proposal.parents:
         ids = {c.trial: c.id for c in run.record.candidates}
         parents = [f"{number} ({ids[number]})" for number in proposal.parents if number in ids]
@@ -158,7 +158,7 @@ def _reason(proposal: Proposal, run: Run) -> str:
     return reasons[proposal.phase]
 
 
-def _expected(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
+def _expectation_lines(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
     """Return the expected and the observed values."""
     if proposal.expected is None:
         return []
@@ -203,7 +203,7 @@ def _figures(candidate: Candidate, verified: Member | None) -> Part:
     return table if table.cells else "None: the target cannot run it."
 
 
-def _trained(candidate: Candidate, run: Run) -> list[Part]:
+def _training_parts(candidate: Candidate, run: Run) -> list[Part]:
     """Return the results of trainings and the estimates, on the validation split."""
     history = trainings(run, candidate)
     table = TextTable(("validation split", "value", "interval", "source"))
@@ -289,10 +289,10 @@ def _rank_before(explained: Explanation, objectives: Sequence[str]) -> list[Part
         beat += f"; off the front went {displaced}"
     if not standing.beaten_by:
         return [f"{beat}.", "Nothing beat it: it joined the front."]
-    return [f"{beat}.", *_beaten_by("It was", standing, objectives)]
+    return [f"{beat}.", *_dominating_parts("It was", standing, objectives)]
 
 
-def _now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
+def _rank_now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
     """Return the rank of the candidate among all scored candidates."""
     standing = explained.now
     if standing is None:
@@ -303,7 +303,7 @@ def _now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
     if (by := explained.removed_by) is not None:
         lines.append(f"It was on the front until trial {by.trial}, when {by.id} beat it.")
     if not explained.on_front:
-        return [*lines, *_beaten_by("It is", standing, objectives)]
+        return [*lines, *_dominating_parts("It is", standing, objectives)]
     nearby = [c for c in explained.neighbours if c is not None]
     if not nearby:
         return [*lines, "It is the whole front."]
@@ -311,7 +311,9 @@ def _now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
     return [*lines, _table(nearby, objectives, explained.candidate)]
 
 
-def _beaten_by(words: str, standing: DominanceSummary, objectives: Sequence[str]) -> list[Part]:
+def _dominating_parts(
+    words: str, standing: DominanceSummary, objectives: Sequence[str]
+) -> list[Part]:
     n, named = len(standing.beaten_by), standing.beaten_by[:_NAMED]
     nearest = "; the nearest, those on the front first" if n > _NAMED else ""
     return [f"{words} beaten by {n}{nearest}:", _table(named, objectives)]

@@ -60,7 +60,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
         lines.append(
             f"It was not finished: what is on the front with a probability of at least "
             f"{config['probability']:.0%} is, and the {config['min_candidates']} most probable "
-            f"candidates{_few(config, minutes)}{_late(minutes)}."
+            f"candidates{_number_words(config, minutes)}{_time_words(minutes)}."
         )
     for target, folder in run.folders.items():
         where = f" on {target}" if target else ""
@@ -100,7 +100,7 @@ def _limit(manifest: Manifest) -> float | None:
     return manifest["config"]["finish"]["minutes"] if plan is None else plan["limit_s"] / 60
 
 
-def _few(config: Mapping[str, Any], minutes: float | None) -> str:
+def _number_words(config: Mapping[str, Any], minutes: float | None) -> str:
     """Return the limit on fine-tuned networks as text; older runs without the entry had none."""
     if "max_candidates" not in config:
         return ""
@@ -113,7 +113,7 @@ def _few(config: Mapping[str, Any], minutes: float | None) -> str:
     return f", but no more than {most} for each target"
 
 
-def _late(minutes: float | None) -> str:
+def _time_words(minutes: float | None) -> str:
     if minutes is None:
         return ""
     return f", and none is begun that would end after {minutes:g} minutes"

@@ -169,7 +169,7 @@ def test_dominated_members_respect_cost_direction() -> None:
         findings.append(AuditFinding(AuditedNetwork("front", genotype), figure, (figure,)))
         rows[genotype.id] = {"throughput_ips": ips}
     members = audit._Members([*rows.values()], ["throughput_ips"], "accuracy")
-    assert [*audit._leaving(findings, rows, members)] == [[*rows][2]]
+    assert [*audit._leaving_members(findings, rows, members)] == [[*rows][2]]
 
 
 def test_dominated_members_use_verified_costs_if_complete() -> None:
@@ -183,7 +183,7 @@ def test_dominated_members_use_verified_costs_if_complete() -> None:
         findings.append(AuditFinding(AuditedNetwork("front", genotype), figure, (figure,)))
         rows[genotype.id] = member_costs
     members = audit._Members([*rows.values()], ["latency_ms", "energy_mj"], "accuracy")
-    leaving = audit._leaving(findings, rows, members)
+    leaving = audit._leaving_members(findings, rows, members)
     assert [*leaving] == [
         next(iter(rows))
     ]  # the fastest searched network is the slowest verified one

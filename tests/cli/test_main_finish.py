@@ -388,7 +388,9 @@ def test_limited_time_trains_int8_per_target(slot: TimeWindow, without_int8_trai
         )  # fmt: skip
 
     finetuners = [fake_finetuner("npu"), fake_finetuner("too small"), fake_finetuner("cpu")]
-    _, ready = finish_runs._ready(Genotype("tiny", ()), slot, [True, False, True], 1.0, finetuners)
+    _, ready = finish_runs._finetuned_network(
+        Genotype("tiny", ()), slot, [True, False, True], 1.0, finetuners
+    )
     assert ready is not None
     assert ready.without_int8_training == without_int8_training
     assert calls == [("npu", True), ("cpu", True)] * without_int8_training
@@ -406,7 +408,7 @@ def test_int8_error_of_one_network_does_not_end_search(
     config = SimpleNamespace(accuracy="supernet", finish=FinishConfig())
     parts: Any = SimpleNamespace(config=config, networks=SimpleNamespace(dtype=lambda _: "int8"))
     weights: Any = None
-    monkeypatch.setattr(Finetuner, "_in_int8", fail)
+    monkeypatch.setattr(Finetuner, "_int8_network", fail)
     assert not Finetuner(parts, weights).for_int8(Genotype("tiny", ()), lambda: 60.0)
 
 
@@ -455,7 +457,7 @@ def test_slow_teacher_is_replaced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """First one teacher is stopped, then all; the others are trained without a teacher."""
-    ready, n_slow = finish_runs._ready, 1
+    ready, n_slow = finish_runs._finetuned_network, 1
     teachers = list[str]()
 
     def slow(genotype: Genotype, slot: TimeWindow, *rest: Any) -> Any:
@@ -464,7 +466,7 @@ def test_slow_teacher_is_replaced(
             return genotype.id, None
         return ready(genotype, slot, *rest)
 
-    monkeypatch.setattr(finish_runs, "_ready", slow)
+    monkeypatch.setattr(finish_runs, "_finetuned_network", slow)
     options = [f"run.supernets={searched.parent / 'networks'}", "n_trials=4", "finish.minutes=1"]
     for n_slow in (1, 3):
         teachers.clear()
@@ -601,7 +603,7 @@ def test_each_target_has_a_finished_network(tiny: SearchSpace) -> None:
     state = finishing.FinetuningOutcome(
         posteriors, {}, finisher, finished={candidates[1].id: Quantity(0.9, "measured")}
     )
-    assert [*finishing._needed(state, is_limited=False)] == [
+    assert [*finishing._needed_networks(state, is_limited=False)] == [
         candidates[0].genotype,
         candidates[2].genotype,
     ]

@@ -88,7 +88,7 @@ def _candidates_near(
     monkeypatch.setattr(
         profile_kit, "next_to_measure", lambda device, found, *_: known.extend(found)
     )
-    profile_kit._next(config, parts)
+    profile_kit._next_networks(config, parts)
     return [(candidate.id, candidate.figures["latency_ms"].value) for candidate in known]
 
 

@@ -42,7 +42,7 @@ def _front(folder: RunFolder, failed: dict[str, str]) -> TargetFront:
 def test_target_without_verified_networks_names_reason(
     folder: RunFolder, failed: dict[str, str], message: str
 ) -> None:
-    line = ending._none_verified(_front(folder, failed), folder)
+    line = ending._no_front_message(_front(folder, failed), folder)
     assert line.startswith(f"npu: {message}")
     assert line.endswith(f"hwnas resume {folder.path}")
 
@@ -65,7 +65,7 @@ def test_target_without_front_removes_earlier_files(
         folder.write_bytes(f"npu/{name}", b"earlier")
     folder.write_bytes("front.json", b"earlier")
     statuses = {"npu": "none could be verified", "cpu": "nothing fits the budget"}
-    ending._without_front(folder, manifest, statuses, "none could be verified")
+    ending._write_without_front(folder, manifest, statuses, "none could be verified")
     npu_folder = RunFolder(folder.path / "npu").path
     assert {p.name for p in npu_folder.iterdir()} == {"candidates.parquet", "manifest.json"}
     assert {p.name for p in folder.path.iterdir()} == {"manifest.json", *statuses}

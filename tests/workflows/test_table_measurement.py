@@ -170,7 +170,7 @@ def test_layers_without_roofline_dtype_have_no_bound() -> None:
     config = _profile()
     assert config.target.roofline is not None
     net = [Node("n", replace(OPS[0], dtype=dtype), ("input",)) for dtype in ("int8", "bfloat16")]
-    layers = profile_layers._bounded(Graph.of(net), [1.0, 1.0], config)
+    layers = profile_layers._measured_latencies(Graph.of(net), [1.0, 1.0], config)
     assert [bool(layer.bound) for layer in layers] == [True, False]
 
 

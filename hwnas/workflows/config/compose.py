@@ -75,7 +75,7 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
     overrides = as_overrides(name, _without_folders(arguments))
     with (
         worded(name, arguments),
-        _alone(),
+        _exclusive_hydra(),
         _schema(name),
         hydra.initialize_config_dir(_FOLDER, version_base="1.3"),
     ):
@@ -131,7 +131,7 @@ def check_folders(arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _exclusive_hydra() -> Iterator[None]:
     """Use Hydra's global state exclusively and restore it afterwards."""
     with _ALONE:
         around, base = GlobalHydra.instance(), VersionBase.instance()
@@ -255,7 +255,7 @@ def _confirm(name: str, arguments: Sequence[str]) -> list[str]:
     return [a for a in arguments if a not in repeated]
 
 
-def _of_run(run: Path, manifest: Manifest) -> list[str]:
+def _recorded_arguments(run: Path, manifest: Manifest) -> list[str]:
     """Return the recorded arguments that a run folder may decide: options, and ``--config-dir``.
 
     Flags and options of Hydra are dropped, and folders of networks that do not exist here. Of an
@@ -263,7 +263,7 @@ def _of_run(run: Path, manifest: Manifest) -> list[str]:
     of the run, if it still exists; else files are those that the run kept.
     """
     options, rest = dict[str, str](), iter(str(argument) for argument in manifest["arguments"])
-    existing = partial(_existing, run=run, directory=manifest.get("directory", ""))
+    existing = partial(_existing_path, run=run, directory=manifest.get("directory", ""))
     folders = []
     for argument in rest:
         key, sign, value = argument.partition("=")
@@ -291,7 +291,7 @@ def _resolve(option: str, value: str, existing: Callable[[str], str]) -> str:
     return value if (path := existing(text)) == text else path
 
 
-def _existing(path: str, run: Path, directory: str) -> str:
+def _existing_path(path: str, run: Path, directory: str) -> str:
     """Return a path, if there is nothing that of the file in the directory or kept by the run."""
     before = os.path.join(directory, path)
     copy = os.path.join(run, INPUTS, os.path.basename(os.path.abspath(before)))
@@ -324,7 +324,7 @@ def _search_arguments(run: Path, manifest: Manifest) -> list[str]:
     These are the search spaces of a target, the recipe and duration of training, and with a time
     limit the schedules that were shortened to fit.
     """
-    arguments = _of_run(run, manifest)
+    arguments = _recorded_arguments(run, manifest)
     config = manifest.get("config", {})
     if "time_plan" in manifest:
         chosen = ("accuracy", "train.epochs", "trained.fidelities")

@@ -120,15 +120,15 @@ def _read(key: str, value: str, kind: _OptionType) -> str:
     if value == "null" and not kind.is_group:
         return value
     if kind.several and value[:1] == "[" and value[-1:] == "]":
-        return f"[{','.join(_checked(key, part) for part in _parts(value[1:-1]) if part)}]"
+        return f"[{','.join(_checked_text(key, part) for part in _parts(value[1:-1]) if part)}]"
     if not kind.one:
         return value  # Hydra reports that it is no list
     if not text_of(value) and not kind.empty:
         raise ConfigError(f"{key}= is empty: write {key}=VALUE, or leave it out.")
-    return _checked(key, value)
+    return _checked_text(key, value)
 
 
-def _checked(key: str, value: str) -> str:
+def _checked_text(key: str, value: str) -> str:
     text = text_of(value)
     if "\0" in text or not _is_unicode(text):
         raise ConfigError(
@@ -201,8 +201,8 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
         missing = f"The target has no default: write +target=<name>, one of {targets}."
         return of_run if any(a.startswith("+target") for a in arguments) else missing
     if key in options and not _KEY.search(text):
-        return _not_so(options[key], _last_value(key, arguments))
-    return _other(key, text, options, verb, arguments)
+        return _message_on_value(options[key], _last_value(key, arguments))
+    return _message_on_option(key, text, options, verb, arguments)
 
 
 def _of_grammar(
@@ -210,13 +210,13 @@ def _of_grammar(
 ) -> str | None:
     """Return why the syntax of arguments is invalid; ``None`` for other errors."""
     if isinstance(error, OverrideParseException):
-        return _unreadable(error.override, options)
+        return _message_on_syntax(error.override, options)
     if isinstance(error, MissingConfigException):
         return _unknown_config(error, text)
     if text.startswith("Additional config directory"):
         return f"--config-dir {text.split(chr(39))[1]}: no such folder; correct the path."
     if isinstance(error, AssertionError | AttributeError):  # the parent of an option is not set
-        return _in_nothing(arguments)
+        return _message_on_missing_part(arguments)
     for pattern, message in _MESSAGES.items():
         if (match := pattern.match(text)) is not None:
             return f"{match[1]}: {message}"
@@ -242,7 +242,7 @@ def _unknown_config(error: MissingConfigException, text: str) -> str:
     return f"{file}: {unknown_name('entry of defaults', name, shipped)}"
 
 
-def _in_nothing(arguments: Sequence[str]) -> str:
+def _message_on_missing_part(arguments: Sequence[str]) -> str:
     """Return the message for changing an optional part that the target does not have."""
     split = [argument.partition("=") for argument in arguments]
     is_whole_part = {key.strip("+~"): value[:1] == "{" for key, _, value in split}
@@ -260,14 +260,14 @@ def _in_nothing(arguments: Sequence[str]) -> str:
     )
 
 
-def _unreadable(override: str, options: Mapping[str, Option]) -> str:
+def _message_on_syntax(override: str, options: Mapping[str, Option]) -> str:
     """Return the message for an argument with invalid syntax."""
     name, sign, value = override.partition("=")
     key = name.strip("+~ ")
     if not sign or not key:
         return f"{redact(override)!r} is not an option: write OPTION=VALUE."
     if key in options:
-        return _not_so(options[key], value)
+        return _message_on_value(options[key], value)
     if key.rpartition(".")[0] in options:  # a mapping of numbers
         return f"{key} must be a number, got {redact(value)}."
     return (
@@ -276,7 +276,7 @@ def _unreadable(override: str, options: Mapping[str, Option]) -> str:
     )
 
 
-def _not_so(option: Option, value: str | None) -> str:
+def _message_on_value(option: Option, value: str | None) -> str:
     """Return the message for an option with an invalid value."""
     got = "" if value is None else f", got {redact(value)}"
     if bounds.allowed_range(option.field) is not None:
@@ -317,7 +317,7 @@ def _key(error: Exception, text: str) -> str:
     return (match[1] or match[2]) if match is not None else ""
 
 
-def _other(
+def _message_on_option(
     key: str, text: str, options: Mapping[str, Option], verb: str, arguments: Sequence[str]
 ) -> str:
     """Return the message for an unknown option, or for a section used as an option."""

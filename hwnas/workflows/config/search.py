@@ -365,13 +365,13 @@ def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
         SpaceError: two spaces have the same name.
     """
     if len({config.target.runtime for config in configs}) > 1:
-        configs = [_sharing(config) for config in configs]
+        configs = [_with_shared_spaces(config) for config in configs]
     names = space_names(list(dict.fromkeys(name for config in configs for name in config.spaces)))
     only = names[0] if len(names) == 1 else names
     return [replace(config, search_space=only) for config in configs]
 
 
-def _sharing(config: SearchConfig) -> SearchConfig:
+def _with_shared_spaces(config: SearchConfig) -> SearchConfig:
     shared = config.target.shared_spaces
     if not shared or config.search_space is not None:
         return config

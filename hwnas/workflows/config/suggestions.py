@@ -76,7 +76,7 @@ def unknown_option(name: str, verb: str, value: str = "") -> str:
 
 def closest_options(name: str, verb: str) -> list[str]:
     """Return at most three known options similar to an unknown name, the likeliest first."""
-    known = [*_known(verb)]
+    known = [*_known_options(verb)]
     synonym = _SYNONYMS.get(name.rpartition(".")[2].lower(), "")
     for option in (synonym, synonym.rpartition(".")[2]):  # run.dir, or dir
         if option in known:
@@ -87,7 +87,7 @@ def closest_options(name: str, verb: str) -> list[str]:
     return sorted(near, key=lambda option: -scores[option])[:_MOST]
 
 
-def _known(verb: str) -> Iterator[str]:
+def _known_options(verb: str) -> Iterator[str]:
     names = [option.name for option in iter_options(SCHEMAS[verb])]
     yield from names
     groups = {name.partition(".")[0] for name in names}
@@ -101,9 +101,9 @@ def _score(name: str, option: str) -> float:
     section, _, last = option.rpartition(".")
     stem = name.rpartition(".")[2]
     bonus = _FREQUENT.get(section, 0.0)
-    if _plain(stem) == _plain(last):
+    if _plain_text(stem) == _plain_text(last):
         return 3.0 + bonus
-    if section == "budget" and _plain(stem) == _plain(short_name(last)):
+    if section == "budget" and _plain_text(stem) == _plain_text(short_name(last)):
         return 3.0 + bonus
     spelled = max(_similarity(name, option), _similarity(stem, last))
     if spelled > 0.8:
@@ -113,7 +113,7 @@ def _score(name: str, option: str) -> float:
     return spelled + bonus if spelled > 0.7 else 0.0
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
     return re.sub(r"[-_]", "", text.lower())
 
 

@@ -79,14 +79,14 @@ def compare_cascades(
     if not cascades:
         return None
     return speedup(
-        _front("front", [*_alone(own, quality), *cascades], quality),
-        _front("baseline", [*_alone(base, quality), *base_cascades], quality),
+        _front("front", [*_without_cascades(own, quality), *cascades], quality),
+        _front("baseline", [*_without_cascades(base, quality), *base_cascades], quality),
         quality,
         _COST,
     )
 
 
-def _alone(networks: Iterable[FrontPoint], quality: Objective) -> list[FrontPoint]:
+def _without_cascades(networks: Iterable[FrontPoint], quality: Objective) -> list[FrontPoint]:
     """Return networks with their latency as expected latency."""
     return [
         FrontPoint(n.id, {quality.name: n.figures[quality.name], EXPECTED: n.figures[LATENCY]})
@@ -138,7 +138,7 @@ class Baseline:
             members: Its compiled networks; those with ``is_deliverable`` are compared.
         """
         quality, cost = _objectives(config)
-        points = _deliverable(members)
+        points = _deliverable_points(members)
         run = ComparedRun("front", declared(config.objectives), [], points, candidates=candidates)
         front = in_plane(run, quality, cost, "verified")
         return BaselineComparison(
@@ -163,7 +163,7 @@ class BaselineComparison:
             return self
         points = of_front(cascades, quality.name)
         average = compare_cascades(
-            _deliverable(members), points, base.points, base.cascades, quality
+            _deliverable_points(members), points, base.points, base.cascades, quality
         )
         return replace(self, average=average)
 
@@ -206,7 +206,7 @@ class BaselineComparison:
         return entry | self.found.to_json() | average | {"sentences": self.sentences}
 
 
-def _deliverable(members: Sequence[Member]) -> list[FrontPoint]:
+def _deliverable_points(members: Sequence[Member]) -> list[FrontPoint]:
     return [run_fronts.verified(member) for member in members if member.is_deliverable]
 
 
@@ -224,14 +224,14 @@ def read_baselines(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
         if named is not None:
             path = Path(named)
             if path.is_dir():
-                found[context.target] = _of_run(path, context)
+                found[context.target] = _baseline_of_run(path, context)
             elif len(contexts) > 1 and all(s.config.baseline == named for s in contexts):
                 raise RunError(
                     f"baseline={path}: a CSV file is for one target only. Write "
                     f"{context.target}.baseline={path}."
                 )
             else:
-                found[context.target] = _of_table(path, context.config)
+                found[context.target] = _baseline_of_table(path, context.config)
     return found
 
 
@@ -251,7 +251,7 @@ def _objectives(config: SearchConfig) -> tuple[Objective, Objective]:
     return Objective(metric, metric_of(metric).maximise), Objective(cost, maximise=False)
 
 
-def _of_run(path: Path, context: TargetContext) -> Baseline:
+def _baseline_of_run(path: Path, context: TargetContext) -> Baseline:
     manifest = Run.load(path, "baseline").manifest
     _check_finished(path, manifest)
     if "targets" in manifest:
@@ -295,7 +295,7 @@ def _check_same(path: Path, manifest: Manifest, context: TargetContext) -> None:
             "Name a search for the same target."
         )
     if _digest(there, "target", name) != here["target"]:
-        differing = _differing(target, json.loads(json.dumps(asdict(config.target))))
+        differing = _differing_settings(target, json.loads(json.dumps(asdict(config.target))))
         file = context.parts.networks.backend.user_file()
         if not differing and file is not None:
             differing = [f"the content of {file}"]
@@ -320,17 +320,19 @@ def _digest(digests: Mapping[str, str], name: str, target: str) -> str | None:
     return digests.get(name, digests.get(f"{target}.{name}"))
 
 
-def _differing(there: Any, here: Any, name: str = "target") -> list[str]:
+def _differing_settings(there: Any, here: Any, name: str = "target") -> list[str]:
     """Return the common settings that differ, with both values."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         common = [key for key in here if key in there and key not in _TEXTS]
         return [
-            line for key in common for line in _differing(there[key], here[key], f"{name}.{key}")
+            line
+            for key in common
+            for line in _differing_settings(there[key], here[key], f"{name}.{key}")
         ]
     return [] if there == here else [f"{name}={there}, here {here}"]
 
 
-def _of_table(path: Path, config: SearchConfig) -> Baseline:
+def _baseline_of_table(path: Path, config: SearchConfig) -> Baseline:
     """Read a CSV file as ``compare`` does; ``front.csv`` of a search has verified values."""
     if not path.exists():
         raise RunError(f"baseline={path}: folder or file not found. Correct the path.")

@@ -295,7 +295,7 @@ def search_task(
         decisive: Digests of the settings that determine the results, by name.
     """
     data = contexts[0].parts.data.sendable
-    again = functools.partial(_again, tuple(s.config for s in contexts), data)
+    again = functools.partial(_reopened_problem, tuple(s.config for s in contexts), data)
     return engine.SearchTask(problem(contexts), again, objectives(contexts), decisive)
 
 
@@ -309,6 +309,8 @@ def check_budget(task: loop.SearchProblem) -> None:
 
 
 @contextlib.contextmanager
-def _again(configs: Sequence[SearchConfig], data: ImageData | None) -> Iterator[loop.SearchProblem]:
+def _reopened_problem(
+    configs: Sequence[SearchConfig], data: ImageData | None
+) -> Iterator[loop.SearchProblem]:
     with open_contexts(configs, NullProgress(), data=data) as contexts:
         yield problem(contexts)

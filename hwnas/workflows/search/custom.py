@@ -75,7 +75,7 @@ class CheckedCostModel:
             ConfigError: the result is no ``hwnas.Cost``, lacks an objective or a limited cost, has
                 an unknown source, or a number that is not finite.
         """
-        found = self._validated(genotype)
+        found = self._validated_cost(genotype)
         missing = [name for name in self._needed if name not in found.figures]
         if missing and not found.reason:
             raise ConfigError(
@@ -85,7 +85,7 @@ class CheckedCostModel:
             )
         return found
 
-    def _validated(self, genotype: Genotype) -> Cost:
+    def _validated_cost(self, genotype: Genotype) -> Cost:
         where = f"cost_model= for network {genotype.id}"
         found: object = self._model.cost(genotype)
         if not isinstance(found, Cost):

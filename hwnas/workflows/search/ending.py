@@ -60,10 +60,10 @@ def end(  # noqa: PLR0913, PLR0917
         BudgetError: no candidate is feasible on any target.
         RunError: no feasible candidate was fine-tuned, compiled and evaluated without an error.
     """
-    feasible, missed = _feasible(contexts, folder, candidates)
+    feasible, missed = _feasible_targets(contexts, folder, candidates)
     lacking = dict.fromkeys({s.target for s in contexts} - {s.target for s in feasible}, _NOTHING)
     if not feasible:
-        _without_front(folder, manifest, lacking, _NOTHING)
+        _write_without_front(folder, manifest, lacking, _NOTHING)
         raise BudgetError(" ".join(missed))
     budget = _time_budget(contexts[0].config.finish, folder, manifest, limit)
     views = context.views(contexts)
@@ -72,11 +72,11 @@ def end(  # noqa: PLR0913, PLR0917
     manifest |= finetuned.facts()
     verified = [_front(s, folder, finetuned, reporter, baselines) for s in feasible]
     fronts = [front for front in verified if front.members]
-    missed += [_none_verified(f, folder) for f in verified if not f.members]
+    missed += [_no_front_message(f, folder) for f in verified if not f.members]
     lacking |= {front.context.target: _NONE for front in verified if not front.members}
     if failed := {f.context.target: dict(f.front.failed) for f in verified if f.front.failed}:
         manifest["unverified"] = failed
-    _without_front(folder, manifest, lacking, "" if fronts else _NONE)
+    _write_without_front(folder, manifest, lacking, "" if fronts else _NONE)
     if not fronts:
         raise RunError(" ".join(missed))
     with reporter.timed("Count cascades"):
@@ -126,7 +126,7 @@ def _time_budget(
     return TimeBudget(limit_s, spent_s, keep, manifest.get("finishing_epochs"), keep_epochs)
 
 
-def _feasible(
+def _feasible_targets(
     contexts: Sequence[TargetContext], folder: RunFolder, candidates: Sequence[Candidate]
 ) -> tuple[list[TargetContext], list[str]]:
     """Return the targets with feasible candidates, and errors of the others."""
@@ -140,7 +140,7 @@ def _feasible(
     return feasible, missed
 
 
-def _without_front(
+def _write_without_front(
     folder: RunFolder, manifest: Row, lacking: Mapping[str, str], status: str
 ) -> None:
     """Write the manifests of targets without a front, and of a run without any.
@@ -218,7 +218,7 @@ def _front(
     return front
 
 
-def _none_verified(front: TargetFront, folder: RunFolder) -> str:
+def _no_front_message(front: TargetFront, folder: RunFolder) -> str:
     """Return why no network of a target is verified, with the command that continues."""
     where = front.context.label
     again = f"hwnas resume {shlex.quote(str(folder.path))}"

@@ -114,7 +114,7 @@ def check_weights_exist(
             check_supernet_exists(parts.setup_of(genotype))
         return
     done: Mapping[str, object] = manifest.get("finishing", {}).get("finished", {})
-    if lost := _lost(replace(finisher, other=None), genotypes, done):
+    if lost := _lost_network(replace(finisher, other=None), genotypes, done):
         raise RunError(
             f"The trained networks of the search are not in {Path(parts.config.run.supernets)}: "
             f"{lost} is missing. Start hwnas in the folder in which the search was started, with "
@@ -158,7 +158,7 @@ def check_resumed_weights(
     )  # fmt: skip
     if any(getattr(before.config, name) != done.get(name) for name in _FINISH):
         return  # other options are requested
-    if lost := _lost(before, [*genotypes.values()], done["finished"]):
+    if lost := _lost_network(before, [*genotypes.values()], done["finished"]):
         raise RunError(
             f"run.resume={folder}: its fine-tuned networks are not in "
             f"{Path(context.config.run.supernets)} ({lost} is missing), and training them again "
@@ -167,7 +167,9 @@ def check_resumed_weights(
         )
 
 
-def _lost(searched: Finetuner, genotypes: Sequence[Genotype], done: Mapping[str, object]) -> str:
+def _lost_network(
+    searched: Finetuner, genotypes: Sequence[Genotype], done: Mapping[str, object]
+) -> str:
     """Return the id of the first network without cached weights; empty if all are cached.
 
     Args:
@@ -316,7 +318,9 @@ class _Queue:
             genotype = self._waiting.popleft()
             if how.slot.open_s() >= 0 or self._finisher.is_kept(genotype):
                 fits = [genotype.id in target.fitting for target in how.targets]
-                return partial(_ready, genotype, how.slot, fits, how.estimate_s(genotype))
+                return partial(
+                    _finetuned_network, genotype, how.slot, fits, how.estimate_s(genotype)
+                )
             self.results[genotype.id] = None
         return None
 
@@ -343,7 +347,9 @@ def crew_of(
     from hwnas.training.jobs import TaskProcesses
 
     data = finisher.parts.data.sendable
-    again = partial(_again, configs, finisher.teacher, finisher.left, finisher.chosen_epochs, data)
+    again = partial(
+        _reopened_finetuners, configs, finisher.teacher, finisher.left, finisher.chosen_epochs, data
+    )
     return TaskProcesses(again, n)
 
 
@@ -353,7 +359,7 @@ def _finishers(finisher: Finetuner, others: Sequence[SearchConfig]) -> list[Fine
     return [finisher, *(replace(finisher, parts=each) for each in parts)]
 
 
-def _again(
+def _reopened_finetuners(
     configs: Sequence[SearchConfig],
     teacher: Genotype | None,
     left: Mapping[str, int],
@@ -367,7 +373,7 @@ def _again(
     return _finishers(first, configs[1:])
 
 
-def _ready(
+def _finetuned_network(
     genotype: Genotype,
     slot: TimeWindow,
     fits: Sequence[bool],

@@ -93,7 +93,7 @@ class Finetuner:
     def finished(self, genotype: Genotype) -> DeployableNetwork:
         """Return a network with final weights for the target; train it if necessary."""
         is_int8 = self.parts.networks.dtype(genotype) == annotations.INT8
-        return self.in_int8(genotype) if is_int8 else self._finished(genotype, None)
+        return self.in_int8(genotype) if is_int8 else self._final_network(genotype, None)
 
     def in_int8(self, genotype: Genotype) -> DeployableNetwork:
         """Return the network with final weights and, if its operators allow it, an int8 version.
@@ -102,7 +102,7 @@ class Finetuner:
         ``without_int8_training``.
         """
         left_s = 0.0 if genotype.id in self.without_int8_training else math.inf
-        return self._in_int8(genotype, lambda: left_s)
+        return self._int8_network(genotype, lambda: left_s)
 
     def for_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> bool:
         """Train a network for int8 if necessary; return True if time was too short for that.
@@ -117,15 +117,15 @@ class Finetuner:
         if not is_int8 or not self.config.later:
             return False
         try:
-            return self._in_int8(genotype, left_s).without_int8_training
+            return self._int8_network(genotype, left_s).without_int8_training
         except NETWORK_ERRORS:
             return False
 
-    def _in_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> DeployableNetwork:
+    def _int8_network(self, genotype: Genotype, left_s: Callable[[], float]) -> DeployableNetwork:
         load = backends.backend_of(self.parts.config.target).int8_session
-        return self._finished(genotype, load, left_s)
+        return self._final_network(genotype, load, left_s)
 
-    def _finished(
+    def _final_network(
         self, genotype: Genotype, load: Load | None, left_s: Callable[[], float] = lambda: math.inf
     ) -> DeployableNetwork:
         return pipeline.finetune(self._origin(genotype), self.config, load, self.progress, left_s)
@@ -150,7 +150,7 @@ class Finetuner:
         """Return whether fine-tuning ends within ``left_s`` seconds, by timing a few steps."""
         if self.is_kept(genotype) or math.isinf(left_s):
             return True
-        return self._first(genotype).fits(left_s)
+        return self._first_stage(genotype).fits(left_s)
 
     def n_macs(self, genotype: Genotype) -> int:
         """Return the number of multiply-accumulates per image of a network."""
@@ -158,14 +158,14 @@ class Finetuner:
 
     def epoch_s(self, genotype: Genotype) -> float:
         """Return the seconds of an epoch of fine-tuning, by timing a few steps."""
-        return self._first(genotype).epoch_s()
+        return self._first_stage(genotype).epoch_s()
 
     def teaching_s(self, genotype: Genotype) -> float:
         """Return the estimated seconds of fine-tuning a teacher and computing its predictions."""
-        training = self._first(genotype)
+        training = self._first_stage(genotype)
         return training.takes_s(training.n_shown)
 
-    def _first(self, genotype: Genotype) -> TrainingStage:
+    def _first_stage(self, genotype: Genotype) -> TrainingStage:
         """Return the first training stage of ``tuned``, with the number of trainings before it."""
         weights, training = self.weights, stages.first_stage(self._origin(genotype), self.config)
         n = weights.n_missing(genotype) if isinstance(weights, TrainedEvaluator) else 0
@@ -200,11 +200,11 @@ class Finetuner:
     def _origin(self, genotype: Genotype) -> NetworkSource:
         tutor = self.tutor
         if self.teacher is not None and self.config.epochs and self.config.alpha:
-            tutor = None if self.is_teacher(genotype) else self._taught_by
+            tutor = None if self.is_teacher(genotype) else self._finetuned_teacher
         return NetworkSource(self.parts.setup_of(genotype), self.weights, genotype, tutor)
 
     @cached_property
-    def _taught_by(self) -> FinetunedTeacher:
+    def _finetuned_teacher(self) -> FinetunedTeacher:
         assert self.teacher is not None
         setup = self.parts.setup_of(self.teacher)
         origin = NetworkSource(setup, self.weights, self.teacher)

@@ -215,15 +215,15 @@ class _Finishing:
     def outcome(self) -> FinetuningOutcome:
         """Fine-tune, and return the results."""
         state, allowance = self._state, self._allowance
-        wanted, schedule = self._look(), None
+        wanted, schedule = self._update_candidates(), None
         if allowance.is_limited and self._trains and wanted:
-            schedule = FinetuneSchedule.of(self._look(0.0), state.finisher, allowance)
+            schedule = FinetuneSchedule.of(self._update_candidates(0.0), state.finisher, allowance)
             state.finisher = replace(state.finisher, chosen_epochs=schedule.epochs)
         self._train_all(wanted, schedule)
-        self._look()
-        for needed in _needed(state, is_limited=allowance.is_limited):
+        self._update_candidates()
+        for needed in _needed_networks(state, is_limited=allowance.is_limited):
             self._train([needed], FinetuneBatch())
-        self._look()
+        self._update_candidates()
         finished_ones = [c for c in self._candidates if c.id in state.finished]
         state.among_finished = self._posteriors(finished_ones)
         short_of_time = state.without_int8_training
@@ -253,7 +253,7 @@ class _Finishing:
                 else:
                     self._train_in_time(schedule, teacher, how)
         if is_slow:
-            self._train_all(self._look(), schedule)
+            self._train_all(self._update_candidates(), schedule)
 
     def _say_stored(self, wanted: Sequence[Candidate]) -> None:
         """Report how many networks an interrupted command has fine-tuned."""
@@ -290,7 +290,7 @@ class _Finishing:
     def _train_in_rounds(self, how: FinetuneBatch) -> None:
         """Fine-tune without a time limit; all results of a round determine the next one."""
         for share in (0.5, *[1.0] * _LATER_ROUNDS):
-            chosen = self._chosen(share)
+            chosen = self._chosen_candidates(share)
             if chosen:
                 finisher = self._state.finisher
                 # Longest first, so that no process is idle at the end.
@@ -314,7 +314,7 @@ class _Finishing:
             durations_s = {n: None if r is None else r.elapsed_s for n, r in results.items()}
             started = [c for c in self._candidates if c.id in {*state.finished, *schedule.started}]
             for probability in (self._config.probability, _LEAST_PROBABILITY):
-                chosen = self._chosen(1.0, probability)
+                chosen = self._chosen_candidates(1.0, probability)
                 new = [c for c in chosen if c.id not in schedule.started]
                 ordered = front_probability.space_filling_order(new, started)
                 if genotypes := schedule.take(ordered, durations_s, is_begun):
@@ -329,11 +329,11 @@ class _Finishing:
             refill=refill,
         )
         self._train([*teacher, *refill({})], how)  # the teacher's int8 training is still missing
-        state.left_out |= {c.id for c in self._look()}
+        state.left_out |= {c.id for c in self._update_candidates()}
 
-    def _chosen(self, share: float, probability: float | None = None) -> list[Candidate]:
+    def _chosen_candidates(self, share: float, probability: float | None = None) -> list[Candidate]:
         """Return candidates to fine-tune, with their costs on all targets."""
-        chosen = self._look(probability)
+        chosen = self._update_candidates(probability)
         if self._trains:
             n = math.ceil(share * self._n_max())
             chosen = chosen[: max(0, n - len(self._state.finished))]
@@ -346,7 +346,7 @@ class _Finishing:
         n_max = self._config.max_networks(n_scored, is_limited=self._allowance.is_limited)
         return len(self._contexts) * n_max
 
-    def _look(self, probability: float | None = None) -> list[Candidate]:
+    def _update_candidates(self, probability: float | None = None) -> list[Candidate]:
         """Update posteriors; return candidates to fine-tune, most probable of each target first."""
         state, config = self._state, self._config
         state.known = self._posteriors(self._candidates)
@@ -368,7 +368,7 @@ class _Finishing:
         }
 
 
-def _needed(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]:
+def _needed_networks(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]:
     """Yield a network for each target without a fine-tuned one: at least one is required."""
     config = state.finisher.parts.config.finish
     for known in state.known.values():

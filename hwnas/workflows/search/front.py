@@ -75,7 +75,12 @@ class TargetFront:
             f"the time limit ended. An export trains its network for int8: {', '.join(ids)}."
         )
         failures = failure_messages(self.front.failed)
-        return [*failures, *[message] * bool(ids), *self._chance_level, *self._unmeasurable]
+        return [
+            *failures,
+            *[message] * bool(ids),
+            *self._chance_level_messages,
+            *self._energy_warnings,
+        ]
 
     @property
     def headline(self) -> list[str]:
@@ -83,7 +88,7 @@ class TargetFront:
         return chance_level_headline(self.front, self.context.parts.data)
 
     @property
-    def _chance_level(self) -> list[str]:
+    def _chance_level_messages(self) -> list[str]:
         if not self.front.at_chance_level or self.headline:
             return []
         qualities = {m.candidate.id: m.quality for m in self.members}
@@ -91,7 +96,7 @@ class TargetFront:
         return inference.chance_level_messages(data, "test", qualities, LONGER)
 
     @property
-    def _unmeasurable(self) -> list[str]:
+    def _energy_warnings(self) -> list[str]:
         metered = [e for m in self.members if (e := m.figures["energy_mj"]).source == "measured"]
         if not (n := sum(energy.low == 0 for energy in metered)):
             return []

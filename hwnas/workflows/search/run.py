@@ -75,7 +75,7 @@ def search_for_front(
     shared = config.study.storage is not None
     files.check_folder_path(Path(config.run.supernets), "run.supernets")
     run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
-    with run_folder as (folder, earlier), _resumable(folder.path):
+    with run_folder as (folder, earlier), _resume_hint(folder.path):
         configs = [replace(c, run=replace(c.run, dir=str(folder.path))) for c in configs]
         _check_targets(configs, earlier, folder.path)
         (own or CustomComponents()).check_resumed(earlier, str(folder.path))
@@ -139,7 +139,7 @@ def _search(
             end_by = math.inf if limit is None else limit.search_end()
             check_resumed_weights(contexts[0], earlier, study.candidates, folder.path, reporter)
             if engine.is_searched(study, config, end_by):
-                manifest = _still_finished(manifest, earlier)
+                manifest = _manifest_of_finished(manifest, earlier)
             remade = _remove_damaged(folder, earlier, Path(config.run.supernets))
             reporter.say(remade, alarming=True)
             for setup in contexts[0].parts.setups.values():
@@ -184,7 +184,7 @@ def _check(contexts: Sequence[TargetContext], reporter: Reporter) -> None:
 
 
 @contextlib.contextmanager
-def _resumable(path: Path) -> Iterator[None]:
+def _resume_hint(path: Path) -> Iterator[None]:
     """Add the command that continues the run to an interrupt."""
     try:
         yield
@@ -219,7 +219,7 @@ def _begin(folder: RunFolder, manifest: Row, arguments: Sequence[str]) -> None:
     folder.write_json("manifest.json", manifest)
 
 
-def _still_finished(manifest: Row, earlier: Row) -> Row:
+def _manifest_of_finished(manifest: Row, earlier: Row) -> Row:
     """Return the manifest of a run that remains finished until its results are replaced."""
     if earlier.get("status") != "finished":
         return manifest

@@ -42,7 +42,7 @@ def start_lines(
     labels = itertools.chain(["data"], itertools.repeat(""))
     lines += [_row(label, text) for label, text in zip(labels, _data(parts), strict=False)]
     for context in contexts:
-        budget = _budget(context.config.allowed, _given(arguments, context.target))
+        budget = _budget(context.config.allowed, _given_limits(arguments, context.target))
         lines.append(_row("budget", context.label + budget))
     workers, fidelities = config.study.workers or 1, config.trained.fidelities
     limited = config.n_trials == MAX_TRIALS and config.minutes is not None
@@ -99,7 +99,7 @@ def _resolutions(parts: SearchComponents) -> list[int]:
     return known
 
 
-def _given(arguments: Sequence[str], target: str) -> set[str]:
+def _given_limits(arguments: Sequence[str], target: str) -> set[str]:
     """Return the metrics of the limits in the arguments."""
     keys = [argument.partition("=")[0].lstrip("+") for argument in arguments]
     keys = [key.removeprefix(f"{target}.") for key in keys]

@@ -56,7 +56,7 @@ def search_table(
         manifest = _manifest(config, arguments, folder, earlier)
         searched = _problem(config, benchmark)
         search = engine.SearchTask(
-            searched, partial(_again, config), benchmark.names, manifest["digests"]
+            searched, partial(_reopened_problem, config), benchmark.names, manifest["digests"]
         )
         if earlier:
             check_resumable(Run.load(folder.path, "run.resume", config.study.storage))
@@ -95,7 +95,7 @@ def search_table(
 
 
 @contextlib.contextmanager
-def _again(config: TabularConfig) -> Iterator[loop.SearchProblem]:
+def _reopened_problem(config: TabularConfig) -> Iterator[loop.SearchProblem]:
     yield _problem(config, benchmark_table.load_benchmark(config.benchmark))
 
 

@@ -211,7 +211,7 @@ def plan_time(
         + 2 * verified_s
     )
     if is_new and (plan.search_s <= 0 or _MARGIN * least_s > limit_s):
-        raise _too_short(config, max(_MARGIN * least_s, limit_s - plan.search_s), plan)
+        raise _too_short_error(config, max(_MARGIN * least_s, limit_s - plan.search_s), plan)
     return plan
 
 
@@ -234,7 +234,7 @@ def _n_epochs(config: SearchConfig) -> int:
     return config.train.epochs if config.accuracy == "trained" else FinetuningConfig().epochs
 
 
-def _too_short(config: SearchConfig, least_s: float, plan: TimePlan) -> ConfigError:
+def _too_short_error(config: SearchConfig, least_s: float, plan: TimePlan) -> ConfigError:
     """Return the error for a limit that cannot give a front."""
     parts = [f"preparation {_minutes(plan.preparation_s)}"]
     parts += [f"supernet {_minutes(plan.supernet_s)}"] * bool(plan.supernet_s)

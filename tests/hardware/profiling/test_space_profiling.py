@@ -23,7 +23,7 @@ from hwnas.hardware.profiling import initial_table
 from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace, candidate_networks
 from hwnas.models.graph import Graph, OpSpec, Signature, n_macs_of_batch
 from hwnas.models.spaces import Genotype, SearchSpace
-from hwnas.workflows.device import _missing
+from hwnas.workflows.device import _missing_operators
 from tests.conftest import few_of
 from tests.hardware.profiling.fakes import (
     CPU,
@@ -263,10 +263,10 @@ def test_changed_space_is_not_predicted(table: LatencyTable, profiled: ProfiledS
     for op in rare:
         table.entries.pop(op)
     assert len(ops) > 40
-    assert _missing(table, ops, predicted=True) == []
-    assert _missing(table, ops, predicted=False) == [*rare]
+    assert _missing_operators(table, ops, predicted=True) == []
+    assert _missing_operators(table, ops, predicted=False) == [*rare]
     changed = [replace(op, batch=3) for op in ops]
-    assert _missing(table, changed, predicted=True) == changed
+    assert _missing_operators(table, changed, predicted=True) == changed
 
 
 def test_excluded_operators_do_not_affect_predictions(profiled: ProfiledSpace) -> None:

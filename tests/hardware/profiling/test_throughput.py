@@ -172,7 +172,9 @@ def messages_for(
         return profile_throughput.throughput_messages(config, parts, wholes, NullProgress())
 
     monkeypatch.setattr(profile_throughput, "Worker", open_worker)
-    monkeypatch.setattr(profile_throughput, "_comparable", lambda plain: [replace(plain, batch=1)])
+    monkeypatch.setattr(
+        profile_throughput, "_comparable_targets", lambda plain: [replace(plain, batch=1)]
+    )
     return lines
 
 

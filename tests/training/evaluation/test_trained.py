@@ -171,9 +171,9 @@ def test_fine_tuning_time_includes_missing_training(setup: TrainingSetup, tmp_pa
     weights = _evaluator(setup)
     finisher = Finetuner(parts, weights)
     n = len(setup.data.train) // 64
-    assert (weights.n_missing(genotype), finisher._first(genotype).n_left) == (n, 3 * n)
+    assert (weights.n_missing(genotype), finisher._first_stage(genotype).n_left) == (n, 3 * n)
     weights.extracted(genotype)
-    assert (weights.n_missing(genotype), finisher._first(genotype).n_left) == (0, 2 * n)
+    assert (weights.n_missing(genotype), finisher._first_stage(genotype).n_left) == (0, 2 * n)
 
 
 def test_invalid_options_are_refused() -> None:
