@@ -66,7 +66,7 @@ def compress(
 
     Raises:
         BudgetError: by its estimated costs, no compression meets the budget. If only the compiled
-            files exceed it, the closest one is exported with a failed check.
+            files exceed it, the last one is exported with a failed check.
         ConfigError: not exactly one network is selected, it meets the budget already, a limit is
             not supported, the target measures costs, or ``epochs`` has no default.
         RunError: the search has no front, its weights are missing, or the export exists.

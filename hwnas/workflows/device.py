@@ -79,7 +79,7 @@ class MeasuredTarget:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """``path`` of the table; ``foreign``: how its machine or versions differ, or ``None``."""
+        """The ``path`` of the table, and in ``foreign`` how its machine differs, or ``None``."""
         return {"path": str(self.table.path), "foreign": self.table.from_another_machine or None}
 
     def notes(self, spaces: Sequence[str]) -> list[str]:
@@ -102,7 +102,8 @@ class MeasuredTarget:
     def running(self, target: Target) -> Iterator["MeasuredTarget"]:
         """Yield a device whose process has the batch size and threads of one network.
 
-        It is this object if they are those of ``config.target``, or fixed in the compiled files.
+        It is this object if they are those of ``config.target``, or if files are compiled for one
+        batch size.
 
         Args:
             target: The target with the settings of the network.

@@ -356,7 +356,7 @@ def test_int8_is_only_calibrated_until_time_suffices(
         hurried = search(10)
         assert len(hurried) >= 2
         output = " ".join(capsys.readouterr().out.split())
-        message = "lose more than finish.max_int8_drop in int8 and are only calibrated"
+        message = "lose more than finish.max_int8_drop in int8, as the time limit ended"
         assert message in output
         assert message in (tmp_path / "run" / "report.html").read_text()
         hurried_members = json.loads((tmp_path / "run" / "front.json").read_text())["hurried"]

@@ -132,7 +132,7 @@ def test_members_with_energy_near_idle_are_counted(folder: RunFolder) -> None:
     for energies, message in (
         (
             [significant, insignificant, insignificant],
-            "Energy of 2 of 3 is not significantly above idle by target.meter=nvml: ",
+            "Energy of 2 of 3 members is not significantly above idle by target.meter=nvml: ",
         ),
         ([insignificant, modelled], "Energy of 1 of 1 "),
         ([significant, modelled], ""),

@@ -63,7 +63,7 @@ class Finetuner:
 
     @property
     def config(self) -> FinetuningConfig:
-        """The options of fine-tuning: ``other``, else ``searched``."""
+        """The options of fine-tuning, ``other`` or, if it is ``None``, ``searched``."""
         return self.other or self.searched
 
     @property

@@ -90,7 +90,9 @@ class FinetuningOutcome:
             return []
         names, teacher = ", ".join(self.slow_teachers), self.finisher.teacher
         other = (
-            "there is none" if teacher is None else f"a smaller network, {teacher.id}, replaces it"
+            "networks are fine-tuned without one"
+            if teacher is None
+            else f"a smaller network, {teacher.id}, replaces it"
         )
         return [f"The training of the teacher ({names}) was too slow for the time limit: {other}."]
 

@@ -71,8 +71,9 @@ class TargetFront:
         """Warnings about networks that failed, or whose int8 version, metric or energy is poor."""
         ids = sorted(self.without_int8_training)
         message = (
-            f"{len(ids)} lose more than finish.max_int8_drop in int8 and are only calibrated: "
-            f"the time limit ended. An export trains its network for int8: {', '.join(ids)}."
+            f"{len(ids)} members lose more than finish.max_int8_drop in int8, as the time limit "
+            f"ended before their int8 training: {', '.join(ids)}. An export trains its network for "
+            "int8."
         )
         failures = failure_messages(self.front.failed)
         return [
@@ -101,7 +102,7 @@ class TargetFront:
         if not (n := sum(energy.low == 0 for energy in metered)):
             return []
         return [
-            f"Energy of {n} of {len(metered)} is not significantly above idle by "
+            f"Energy of {n} of {len(metered)} members is not significantly above idle by "
             f"target.meter={self.context.config.target.meter}: only the upper interval ends are "
             "reliable. If this holds for all, check that the meter measures the device."
         ]
