@@ -367,7 +367,7 @@ def test_int8_is_only_calibrated_until_time_suffices(
     assert search(20) == set()
     out = capsys.readouterr().out
     assert "train for int8" in out  # within the time of fine-tuning
-    assert "only calibrated" not in out
+    assert "before their int8 training" not in out
 
 
 @pytest.mark.parametrize(
