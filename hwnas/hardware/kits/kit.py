@@ -25,20 +25,23 @@ N_SENTINELS = 3
 class KitNetwork:
     """A network of a kit."""
 
-    genotype: Genotype
+    genotype: Genotype  #: its choices in the search space
     graph: Graph  #: fused, in the target's dtype
 
 
 def write_kit(
     folder: Path, networks: Sequence[KitNetwork], target: Target, command: str
 ) -> list[str]:
-    """Write a kit with random weights; return notes about files that could not be written.
+    """Write a kit: networks with random weights, ``kit.json`` and the scripts that measure them.
+
+    Return notes about TFLite files that were not written, each once; ONNX files always are. The
+    first three networks are the sentinels.
 
     Args:
-        folder: New folder of the kit.
+        folder: New folder of the kit; missing parents are created.
         networks: Networks to measure.
         target: Target of the networks.
-        command: Command that reads the results, without the file name.
+        command: Command line that reads the results, without ``measured=CSV``.
 
     Raises:
         ConfigError: the folder exists.

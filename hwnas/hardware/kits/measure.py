@@ -49,7 +49,7 @@ COLUMNS = [
 
 
 def percentile(values: Runs, share: float) -> float:
-    """Return the value below which the fraction ``share`` of the values lies."""
+    """Return the value below which the fraction ``share`` (in [0, 1]) of ``values`` lies."""
     ordered: list[float] = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -66,7 +66,13 @@ def reading(path: str, scale: float) -> str:
 
 
 class Results:
-    """The rows of results.csv, each written immediately."""
+    """The rows of results.csv, each written immediately; an existing file is continued.
+
+    Args:
+        path: Path of results.csv.
+        facts: Columns that are equal in all rows, such as ``machine``. The program exits with an
+            error if the file has other values.
+    """
 
     def __init__(self, path: Path, facts: dict[str, Any]):
         self.path, self.facts, self.columns = path, facts, COLUMNS
@@ -103,7 +109,13 @@ class Results:
                 )
 
     def add(self, network: dict[str, Any], runs: Runs, energy: float | None) -> float:
-        """Append a measurement; return its median in ms."""
+        """Append a row for a network of kit.json to the file; return the median of ``runs``.
+
+        Args:
+            network: Entry of kit.json.
+            runs: Latency of each run in ms.
+            energy: Energy per run in mJ; ``None`` if it was not measured.
+        """
         median: float = statistics.median(runs)
         known = self.passes.setdefault(network["id"], [])
         known.append(median)
@@ -147,7 +159,17 @@ class Results:
 
 
 def measure(kit: dict[str, Any], run: Runner, results: Results, suffix: str) -> None:
-    """Time all networks in random order until passes agree, with sentinels between them."""
+    """Time all networks in random order until passes agree, with sentinels between them.
+
+    Each network has three to eight passes. Rows are appended to ``results``, and progress, networks
+    whose passes disagree and the next command are printed.
+
+    Args:
+        kit: Content of kit.json.
+        run: Times one file of a network.
+        results: The rows, some of which may be from an earlier start.
+        suffix: Suffix of the files to time, such as ``.onnx``.
+    """
     sentinels = [network for network in kit["networks"] if network["role"] == "sentinel"]
 
     def read(network: dict[str, Any]) -> None:
@@ -177,13 +199,20 @@ def measure(kit: dict[str, Any], run: Runner, results: Results, suffix: str) -> 
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after ``--``, which argparse cannot separate."""
+    """Return the arguments before and after the first ``--``, which argparse cannot separate.
+
+    Without ``--`` the second list is empty.
+    """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:end], arguments[end + 1 :]
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Return key and value of KEY=VALUE."""
+    """Return key and value of ``KEY=VALUE``; only the value may be empty.
+
+    Raises:
+        ArgumentTypeError: there is no ``=``, or no key.
+    """
     key, sign, value = text.partition("=")
     if not (key and sign):
         raise argparse.ArgumentTypeError(f"write KEY=VALUE, not {text}")
@@ -191,7 +220,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Measure the networks that are not measured yet."""
+    """Measure the networks of this kit whose passes do not agree yet, by the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -214,11 +243,13 @@ def main() -> None:
     suffix = ".tflite" if arguments.runtime == "tflite" else ".onnx"
     for network in kit["networks"]:
         path = HERE / "networks" / f"{network['id']}{suffix}"
-        if not path.exists():
+        if suffix not in network["sha256"]:
             sys.exit(
                 f"{path} is missing: this kit has no {suffix} files. Use another runtime, or make "
                 "another kit."
             )
+        if not path.exists():
+            sys.exit(f"{path} is missing: copy the kit again.")
         if hashlib.sha256(path.read_bytes()).hexdigest() != network["sha256"][suffix]:
             sys.exit(f"{path} has another SHA-256 than in kit.json: copy the kit again.")
         network["sha256"] = network["sha256"][suffix]

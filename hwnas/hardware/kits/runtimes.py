@@ -26,9 +26,11 @@ Runner = Callable[[Path], Any]  # latencies in ms, and energy per run in mJ or N
 
 
 def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
-    """Return the latency of each run in ms, after warming up, and the energy per run in mJ.
+    """Return the latency of each run in ms, and the energy per run in mJ.
 
-    The energy is ``None`` if the CPU's counter cannot be read.
+    After one second of untimed runs, there are 50 or more for at least one second; of slow networks
+    five or more for about a minute. The energy is that of the first CPU package, idle power
+    included; ``None`` if its counter cannot be read.
     """
     end, best = time.perf_counter() + WARM_S, 0.0
     while time.perf_counter() < end or not best:
@@ -50,7 +52,10 @@ def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
 
 
 def microjoules() -> float | None:
-    """Return the energy counter of the first CPU package (RAPL) in µJ; ``None`` if unreadable."""
+    """Return the energy counter of the first CPU package (RAPL) in µJ.
+
+    ``None`` if it cannot be read.
+    """
     try:
         return float(Path("/sys/class/powercap/intel-rapl:0/energy_uj").read_text())
     except (OSError, ValueError):
@@ -58,9 +63,10 @@ def microjoules() -> float | None:
 
 
 def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return a timer of ONNX files with one execution provider, and onnxruntime's version.
+    """Return a function that times an ONNX file with one provider, and onnxruntime's version.
 
-    Operators that the provider does not support are an error: nothing runs on the CPU instead.
+    The function exits with an error if the provider does not support all operators: nothing runs on
+    the CPU instead.
     """
     import numpy as np
     import onnxruntime as ort
@@ -107,7 +113,10 @@ def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Run
 
 
 def trtexec(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return a timer of ONNX files with trtexec, and its version; copies are not timed."""
+    """Return a function that times an ONNX file with trtexec, and TensorRT's version.
+
+    Copies to and from the GPU are not timed. The version is empty if trtexec does not print it.
+    """
 
     def run(path: Path) -> tuple[Runs, float | None]:
         times = HERE / ".times.json"
@@ -123,10 +132,10 @@ def trtexec(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
 
 
 def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return a timer of TFLite files with benchmark_model, here or on a phone by adb.
+    """Return a function that times a TFLite file with benchmark_model, here or on a phone by adb.
 
-    It returns one latency, the median of all runs, or the mean if the tool prints none. The second
-    value, the version, is empty.
+    It returns one latency, the median of all runs, or their mean if the tool prints no median. The
+    second value, the version, is empty.
     """
     there, tool = "/data/local/tmp", arguments.tool or "benchmark_model"
     on_phone = tool if tool.startswith("/") else f"{there}/{tool}"
@@ -152,7 +161,7 @@ def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, 
 
 
 def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return a timer of files with a command that prints milliseconds, one per line.
+    """Return a function that times a file by a command that prints milliseconds, one per line.
 
     The command is started without a shell, so that no character of a path has a meaning. The second
     value, the version, is empty.
@@ -160,7 +169,7 @@ def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
     try:
         words = shlex.split(" ".join(arguments.rest[:1]), posix=os.sep == "/")
     except ValueError as error:
-        sys.exit(f"{arguments.rest[0]}: {error}")
+        sys.exit(f"The command {arguments.rest[0]!r} has wrong quotes: {error}.")
     if not any("{file}" in word for word in words[1:]):
         sys.exit("The command must contain {file}: python measure.py command 'mytool {file}'")
 
@@ -180,13 +189,17 @@ def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
 
 
 def output(line: list[str], *, only_stdout: bool = False) -> str:
-    """Return the output of a command; exit with its error if it fails."""
+    """Return what a command prints: stdout, then stderr unless ``only_stdout``.
+
+    The program exits with an error if the command cannot be started or fails.
+    """
     try:
         process = subprocess.run(line, capture_output=True, text=True, check=False)
     except OSError as error:
         sys.exit(f"{line[0]} cannot be started: {error}. Install it, or give its path.")
     if process.returncode:
-        sys.exit(f"{' '.join(line)} failed: {(process.stderr or process.stdout)[-500:]}")
+        printed = (process.stderr or process.stdout)[-500:] or "it printed nothing"
+        sys.exit(f"{' '.join(line)} failed with exit code {process.returncode}: {printed}")
     return process.stdout if only_stdout else process.stdout + process.stderr
 
 
@@ -194,7 +207,13 @@ RUNTIMES = {"onnxruntime": onnxruntime, "trtexec": trtexec, "tflite": tflite, "c
 
 
 def check_dtype(runtime: str, rest: list[str], dtype: str) -> None:
-    """Exit with an error if a runtime's options compute in another dtype than the kit's."""
+    """Exit with an error if a runtime, with its options, cannot compute in the kit's dtype.
+
+    Args:
+        runtime: Name of the runtime, one of ``RUNTIMES``.
+        rest: Options of the runtime's tool.
+        dtype: Dtype of the kit.
+    """
     if runtime == "onnxruntime" and dtype not in WRITTEN:
         sys.exit(
             f"This kit is for {dtype} and its files are in float32, as onnxruntime runs them: use "
@@ -218,7 +237,11 @@ def check_dtype(runtime: str, rest: list[str], dtype: str) -> None:
 
 
 def no_tf32(arguments: argparse.Namespace, dtype: str) -> None:
-    """Add the option that computes float32 in full: NVIDIA GPUs round it to 10 bits by default."""
+    """Add the option that computes float32 in full: NVIDIA GPUs round it to 10 bits by default.
+
+    It is added to ``arguments``, for kits in float32 with CUDA's provider or trtexec, and a note is
+    printed; not with ``--tf32`` or an option of the user.
+    """
     cuda = (arguments.runtime, arguments.provider) == ("onnxruntime", "CUDAExecutionProvider")
     if dtype != "float32" or arguments.tf32 or not (cuda or arguments.runtime == "trtexec"):
         return
@@ -230,7 +253,10 @@ def no_tf32(arguments: argparse.Namespace, dtype: str) -> None:
 
 
 def machine(*, phone: bool) -> str:
-    """Return the name of this machine, or model and serial number of the phone of adb."""
+    """Return name, architecture and processor of this machine.
+
+    With ``phone``, model and serial number of the phone that adb is connected to.
+    """
     if not phone:
         return f"{platform.node()} {platform.machine()} {platform.processor()}".strip()
     output(["adb", "start-server"])  # its first message goes here

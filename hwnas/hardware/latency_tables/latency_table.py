@@ -32,7 +32,7 @@ TRANSFERRED = "transferred"
 PREDICTED = "foretold"
 
 FORMAT = 1  #: format of tables that are written; the first tables have no format
-TableRow = dict[str, Any]
+TableRow = dict[str, Any]  #: a row of a CSV file, by column
 _SHAPES = ("in_shape", "out_shape")
 _OPTIONAL = "threads"  # column of operators, absent if all have the same number of threads
 _PROVENANCE = "provenance.json"
@@ -104,9 +104,10 @@ class TableConfig:
     """Location and use of latency tables."""
 
     dir: str = "latency_tables"  #: folder of your own tables; shipped ones are found without it
-    allow_other_machine: bool = False  #: use a table of another CPU or version, labelled as such
-    #: networks measured before a search of a space without a table of this machine (rounds of so
-    #: many, up to four); 0: none, else at least 10
+    #: use a table of another CPU or version if this machine has none; results are labelled
+    allow_other_machine: bool = False
+    #: networks measured per round before a search, if this machine has no table for its space; up
+    #: to four rounds; 0: none are measured, else at least 10
     networks: int = bounded("[0, 10_000]", 16)
 
     def __post_init__(self) -> None:
@@ -121,25 +122,30 @@ class TableConfig:
 class OperatorEntry:
     """An operator's compilation plan and latency."""
 
-    plan: str  #: schedule of the operator, as the compiler's text; see also ``TRANSFERRED``
-    timing: Timing
-    n_passes: int = 1  #: number of repeated measurements, minutes apart
+    #: compilation plan as the runtime's text; it begins with ``TRANSFERRED``, or is ``PREDICTED``,
+    #: if the operator was not timed on this device
+    plan: str
+    timing: Timing  #: latency of the operator
+    n_passes: int = 1  #: number of measurements, minutes apart, that ``timing`` combines
 
 
 def table_name(target: Target) -> str:
-    """Return the folder name of a target's table: engine, dtype, threads and batch sizes."""
+    """Return the folder name of a target's table: engine, dtype, threads and batch sizes.
+
+    For example ``onnxruntime-cuda-float32-1t-b1+8``.
+    """
     batches = "+".join(map(str, target.batches or [target.batch]))
     threads = "+".join(map(str, target.thread_counts or [target.threads]))
     return f"{target.engine}-{target.dtype}-{threads}t-b{batches}"
 
 
 def is_transferred(plan: str) -> bool:
-    """Return True if a plan marks a latency that was computed from another device's table."""
+    """Return True if ``OperatorEntry.plan`` marks a latency from another device's table."""
     return plan.startswith(TRANSFERRED)
 
 
 def is_timed(plan: str) -> bool:
-    """Return True if a plan marks an operator that was timed on this device."""
+    """Return True if ``OperatorEntry.plan`` is of an operator that was timed on this device."""
     return not plan.startswith((TRANSFERRED, PREDICTED))
 
 
@@ -148,24 +154,26 @@ def is_timed(plan: str) -> bool:
 class LatencyTable:
     """The operators and networks of one target, and the folder of the table."""
 
-    path: Path  #: folder of the table
-    entries: dict[OpSpec, OperatorEntry] = field(default_factory=dict)
+    path: Path  #: folder of the table, which may not exist yet
+    entries: dict[OpSpec, OperatorEntry] = field(default_factory=dict)  #: latencies by operator
     networks: list[TableRow] = field(default_factory=list)  #: rows of ``networks.csv``
-    calibration: dict[str, Any] = field(default_factory=dict)  #: by name of the search space
-    provenance: dict[str, Any] = field(default_factory=dict)  #: device, versions and settings
-    from_another_machine: str = ""  #: reason why the table is not of this machine, or empty
+    #: content of ``calibration.json``, by name of the search space
+    calibration: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)  #: content of ``provenance.json``
+    #: how its device and versions differ from this machine's; empty if they are the same
+    from_another_machine: str = ""
 
     def digest(self, spaces: Iterable[str], ops: Iterable[OpSpec]) -> str:
-        """Return the hexadecimal SHA-256 of the table's content for some spaces and operators.
+        """Return the SHA-256, 64 hex digits, of some spaces' calibrations and some operators.
 
-        Other spaces and operators do not change it.
+        Other content of the table does not change it; neither do operators that the table lacks.
         """
         calibration = {space: self.calibration.get(space) for space in spaces}
         known = self.only(ops).entries
         return text_digest(_csv(_operators(known)) + json.dumps(calibration))
 
     def only(self, ops: Iterable[OpSpec]) -> "LatencyTable":
-        """Return a table with only these operators."""
+        """Return a copy of the table with only those of ``ops`` that it has; it is not saved."""
         return replace(self, entries={op: self.entries[op] for op in ops if op in self.entries})
 
     def missing(self, ops: Iterable[OpSpec]) -> list[OpSpec]:
@@ -178,24 +186,29 @@ class LatencyTable:
         return {op: e.plan for op, e in self.entries.items() if is_timed(e.plan)}
 
     def taken_over(self) -> Mapping[OpSpec, str]:
-        """Return the compilation plans from another device's table, by operator not timed here."""
+        """Return the compilation plans from another device's table, by operator.
+
+        Only operators that were not timed on this device, and have such a plan, are included.
+        """
         all_plans = {op: e.plan for op, e in self.entries.items() if is_transferred(e.plan)}
         plans = {op: plan.removeprefix(TRANSFERRED).strip() for op, plan in all_plans.items()}
         return {op: plan for op, plan in plans.items() if plan}
 
     def forget_transfer(self) -> None:
-        """Remove calibrations that follow from another device's table.
+        """Remove calibrations that follow from another device's table; nothing is saved.
 
-        They do not hold once operators are timed here.
+        They do not hold once operators are timed on this device.
         """
         self.calibration = {n: c for n, c in self.calibration.items() if "transfer" not in c}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the table against writes by other processes.
+        """Return a context that locks the table's folder against writes by other processes.
+
+        The folder is created; new folders are removed at the end if no table was saved.
 
         Raises:
-            RunError: another process has locked it.
+            LockedError: another process has locked it.
         """
         new_folders = [p for p in (self.path, *self.path.parents) if not p.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
@@ -209,7 +222,10 @@ class LatencyTable:
                         folder.rmdir()
 
     def save(self) -> None:
-        """Write all files atomically; files on disk are consistent at any time."""
+        """Write all files of the table; the table on disk is complete at any time.
+
+        ``provenance`` gets the current format and the digests of the files.
+        """
         contents = _contents(self)
         # The provenance lists the old and the new digest of each file, so that an interrupted save
         # is consistent. The first provenance is written last: without it there is no table.
@@ -228,7 +244,8 @@ def load_table(path: Path) -> LatencyTable:
     """Return the table in a folder.
 
     Raises:
-        TableError: a file is missing, damaged or edited, or has a newer format.
+        TableError: a file is missing, cannot be read, does not match its digest, or has a newer
+            format.
     """
     try:
         content = _json(path / _PROVENANCE)
@@ -260,25 +277,32 @@ def _json(path: Path) -> Any:
 
 
 def find_table(target: Target, roots: Iterable[Path]) -> Path | None:
-    """Return the folder of a target's table in the first of ``roots`` that has one, else None."""
+    """Return the folder of a target's table in the first of ``roots`` that has one.
+
+    ``None`` if none has one. The device of the table is not checked; see
+    ``provenance.matching_table``.
+    """
     return next((path for root in roots if is_table(path := table_folder(target, root))), None)
 
 
 def table_folder(target: Target, root: Path) -> Path:
-    """Return the usual folder of a target's table, which may not exist."""
+    """Return the folder ``root/TARGET/TABLE`` of a target's table, which may not exist.
+
+    TABLE is ``table_name(target)``.
+    """
     return root / target.name / table_name(target)
 
 
 def is_table(path: Path) -> bool:
-    """Return True if a folder contains a table."""
+    """Return True if a folder contains ``provenance.json``: a table that was saved."""
     return (path / _PROVENANCE).is_file()
 
 
 def check_complete(path: Path) -> None:
-    """Check that a folder with files of a table has its provenance, too.
+    """Check that a folder with other files of a table has ``provenance.json``, too.
 
     Raises:
-        TableError: it has not; the device and the versions of the table are unknown.
+        TableError: it has not, so that the device and the versions of the table are unknown.
     """
     if not is_table(path) and any((path / name).is_file() for name in _FILES):
         raise TableError(
@@ -288,7 +312,10 @@ def check_complete(path: Path) -> None:
 
 
 def missing_operators_error(missing: list[OpSpec], target: Target, command: str) -> TableError:
-    """Return the error for operators that a table lacks, with the command that measures them."""
+    """Return the error for operators that the latency table of a target lacks.
+
+    ``command``, which measures them, is a part of its message.
+    """
     shown = "; ".join(map(str, missing[:_MAX_SHOWN])) + "; ..." * (len(missing) > _MAX_SHOWN)
     return TableError(
         f"The latency table of target '{target.name}' lacks {len(missing)} operators: "
@@ -357,7 +384,7 @@ def _csv(content: list[TableRow]) -> str:
 
 
 def text_digest(text: str) -> str:
-    """Return the hexadecimal SHA-256 of the content of a table file."""
+    """Return the SHA-256 of a text in UTF-8, 64 hex digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -28,11 +28,14 @@ _DEVICE, _ACCELERATOR = ("remote", "cpu", "flags_digest"), ("gpu", "driver")
 
 
 def provenance_facts(target: Target, remote: Remote) -> dict[str, Any]:
-    """Return what affects a table's latencies, as the table records it.
+    """Return what affects latencies measured now, as ``provenance.json`` of a table records it.
 
-    Keys: ``device`` (hardware of this machine, or the key of a remote one), ``versions`` (by
-    package), ``target`` (its options), ``hwnas`` (version) and, if operators have compilation
-    plans, ``schedules`` (digest of the code that defines them).
+    Keys: ``device`` (``device_facts`` of this machine, or ``remote``, the key of a remote device),
+    ``versions`` (by package), ``target`` (its fields), ``hwnas`` (version) and, if operators have
+    compilation plans, ``schedules`` (digest of the code that defines their meaning).
+
+    Raises:
+        ConfigError: see ``device_facts``.
     """
     device = {"remote": remote.key} if remote.tracker else device_facts(target)
     backend = backends.get(target.runtime)
@@ -48,7 +51,9 @@ def provenance_facts(target: Target, remote: Remote) -> dict[str, Any]:
 
 
 def device_facts(target: Target) -> dict[str, Any]:
-    """Return ``core.machine.describe``, with the accelerator that a target uses, if any.
+    """Return the facts of ``core.machine.describe``, and those of the target's accelerator.
+
+    For example ``gpu`` and ``driver`` for NVIDIA GPUs; nothing is added for CPUs.
 
     Raises:
         ConfigError: the accelerator is not found, or a package of the backend is not installed.
@@ -81,9 +86,13 @@ def _definitions(module: str) -> list[str]:
 
 
 def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Return how a table's device and versions differ from this machine's, one text each.
+    """Return how a table's device, versions and settings differ from those here, one text each.
 
-    Both arguments are from ``provenance_facts``; the result is empty if the table is valid here.
+    Empty if the table is valid here.
+
+    Args:
+        recorded: ``LatencyTable.provenance``.
+        here: Result of ``provenance_facts``.
     """
     messages = []
     recorded_device, device = recorded.get("device", {}), here["device"]
@@ -104,12 +113,14 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
 
 
 def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
-    """Return a target's first table that was measured on its device; ``None``: there is none.
+    """Return a target's table that was measured on its device with the installed versions.
 
-    The device is this machine, or the remote one. The table's provenance must be the same.
+    The device is this machine, or the one of ``remote``. The first of ``roots`` with such a table
+    counts; ``None`` if none has one.
 
     Raises:
-        TableError: a table in an earlier folder is damaged.
+        TableError: a table of the target in an earlier folder is damaged.
+        ConfigError: see ``device_facts``.
     """
     facts_here = provenance_facts(target, remote)
     for root in roots:
@@ -122,13 +133,15 @@ def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> Lat
 
 
 def related_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
-    """Return a table of another device or version from which one of this machine can be predicted.
+    """Return a table of a target that can be transferred to its device.
 
-    Its device has the same architecture, and its compilation plans have the same meaning. ``None``
-    if there is no such table.
+    It is of another device or version, but of the same CPU architecture, and its compilation plans
+    have the same meaning. The first of ``roots`` with such a table counts; ``None`` if none has
+    one.
 
     Raises:
-        TableError: a table in an earlier folder is damaged.
+        TableError: a table of the target in an earlier folder is damaged.
+        ConfigError: see ``device_facts``.
     """
     facts_here = provenance_facts(target, remote)
     for path in (table_folder(target, root) for root in roots):
@@ -163,18 +176,20 @@ def _candidate_paths(target: Target, root: Path, facts_here: Mapping[str, Any]) 
 def open_table(
     target: Target, remote: Remote, roots: list[Path], allow_other_machine: bool, command: str
 ) -> LatencyTable:
-    """Return the latency table of a target.
+    """Return the latency table of a target; one of its device is preferred.
 
     Args:
         target: The target.
-        remote: The remote device, if the target is one.
+        remote: The remote device; without ``tracker``: this machine.
         roots: Folders to search, in order.
-        allow_other_machine: Accept a table of another machine or version.
+        allow_other_machine: Accept a table of another machine or version, if there is no other; it
+            has ``from_another_machine`` set.
         command: Command that measures a table, for messages.
 
     Raises:
-        TableError: there is none, it is damaged, or it is of another machine or version and that
-            is not accepted.
+        TableError: there is no table, it is damaged, or it is of another machine or version and
+            that is not accepted.
+        ConfigError: see ``device_facts``.
     """
     if (local := matching_table(target, remote, roots)) is not None:
         return local
@@ -198,10 +213,15 @@ def open_table(
 
 
 def writable_table(target: Target, remote: Remote, root: Path, shipped: Path) -> LatencyTable:
-    """Return the table for new measurements: that of this machine, else a new one in ``root``.
+    """Return the table for new measurements, which is saved in ``root``.
 
-    If a table of another machine or version has the usual name, the new one gets a name with a
-    digest. ``shipped`` is the folder of the tables in the package.
+    It has the content of the table of this device in ``root`` or ``shipped`` (the folder of the
+    tables in the package), and is empty if there is none. If a table of another device or version
+    has its name in ``root``, a digest is added to the name.
+
+    Raises:
+        TableError: a table of the target is damaged.
+        ConfigError: see ``device_facts``.
     """
     facts_here = provenance_facts(target, remote)
     with_digest, usual = _candidate_paths(target, root, facts_here)
