@@ -6,15 +6,16 @@ from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.quantity import Quantities
 from hwnas.models.graph import INPUT, NATIVE_BITS, Graph, OpSpec, Shape
 
+#: Bytes of one element, by dtype.
 DTYPE_BYTES = {"int8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 _INT8_CHANNEL_BYTES = 8  #: a bias and a scale of 32 bits each
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the size of one element in bytes.
+    """Return the size of one element of ``dtype`` in bytes.
 
     Raises:
-        ConfigError: the dtype is unknown.
+        ConfigError: the dtype is not in ``DTYPE_BYTES``.
     """
     if dtype not in DTYPE_BYTES:
         raise ConfigError(unknown_name("dtype", dtype, DTYPE_BYTES))
@@ -22,7 +23,7 @@ def element_bytes(dtype: str) -> int:
 
 
 def read_shapes(op: OpSpec) -> tuple[Shape, ...]:
-    """Return the shapes of the activations that an operator reads, for one image."""
+    """Return the shapes ``(C, H, W)`` of an operator's input activations, for one image."""
     if op.base == "add" or "add" in op.fused:
         return (op.in_shape, op.out_shape)
     return (op.in_shape, (op.in_shape[0], 1, 1)) if op.base == "mul" else (op.in_shape,)
@@ -39,7 +40,7 @@ def parameter_bytes(op: OpSpec, bits: float = NATIVE_BITS) -> int:
 
     Args:
         op: The operator.
-        bits: Bits of each int8 weight.
+        bits: Mean number of bits of an int8 weight; not used for other dtypes.
     """
     n_weights = math.prod(op.weight_shape) if op.weight_shape else 0
     size = element_bytes(op.dtype)
@@ -76,6 +77,6 @@ def peak_activation_bytes(graph: Graph) -> int:
 def replica_mib(figures: Quantities) -> float:
     """Return the memory of one running copy of a network in MiB: weights and peak activations.
 
-    By the upper ends of ``sram_kib`` and ``flash_kib``; a missing one counts as 0.
+    It is the sum of the upper ends of ``sram_kib`` and ``flash_kib``; a missing one counts as 0.
     """
     return sum(figures[n].upper for n in ("sram_kib", "flash_kib") if n in figures) / 1024

@@ -23,12 +23,20 @@ _UNSET: tuple[object, ...] = (None, "", [], {}, "none")
 
 
 def register_config_folders(folders: Iterable[str]) -> None:
-    """Add ``--config-dir`` to suggested commands that name files in these folders."""
+    """Remember the folders of ``--config-dir`` for this process.
+
+    Suggested commands that use a file in one of them get ``--config-dir FOLDER``.
+    """
     _CONFIG_FOLDERS.update(dict.fromkeys(folders))
 
 
 def suggested_command(verb: str, target: Target, *words: str) -> str:
-    """Return a command line for a target, with the options that differ from its shipped file."""
+    """Return the command line ``hwnas VERB +target=NAME ...`` for a target, quoted for a shell.
+
+    Options that affect measurements are included where they differ from the target's file: the one
+    in a folder of ``--config-dir``, else the shipped one. All that are set are included if there is
+    no file. ``words`` are added at the end.
+    """
     section = backends.get(target.runtime).name
     known = _facts(target, section)
     file = _file_options("target", target.name)
@@ -49,9 +57,10 @@ def _folders(options: Iterable[str]) -> list[str]:
 def changed_options(
     group: str, known: Mapping[str, Any], usual: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return options ``GROUP.NAME=VALUE`` for the values that differ from the usual ones.
+    """Return options ``GROUP.NAME=VALUE`` for the values in ``known`` that differ from ``usual``.
 
-    If ``usual`` is ``None``, for all values that are set.
+    If ``usual`` is ``None``, for all values in ``known`` that are set (not ``None``, empty or
+    ``none``).
     """
     if usual is None:
         usual = {name: value for name, value in known.items() if value in _UNSET}
@@ -60,7 +69,7 @@ def changed_options(
 
 
 def shipped_options(group: str, name: str) -> dict[str, Any]:
-    """Return the content of the shipped file ``conf/GROUP/NAME.yaml``; empty if there is none."""
+    """Return the content of ``conf/GROUP/NAME.yaml`` in the package; empty if there is none."""
     path = Path(package.ROOT, "conf", group, f"{name}.yaml")
     return read_yaml(dict[str, Any], path, ConfigError) if path.is_file() else {}
 
@@ -92,9 +101,10 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 
 def inherited_models(target: Target) -> str:
-    """Return the models of a user's target that equal those of a shipped one, as text, or empty.
+    """Return which of a target's models equal those of a shipped target: ``power of cpu``.
 
-    ``defaults: [NAME]`` in a target file copies them without a word.
+    Models are its roofline, energy and power; ``defaults: [NAME]`` in a target file copies them
+    silently. Empty if none is equal, or the target itself is shipped.
     """
     if shipped_options("target", target.name):
         return ""

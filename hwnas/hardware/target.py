@@ -51,10 +51,14 @@ class EnergyModel:
     def energy(
         self, n_macs: int, sram_bytes: int, off_chip_bytes: int
     ) -> tuple[Quantity, Mapping[str, float]]:
-        """Return the energy in mJ, and its components.
+        """Return the energy in mJ, and its components ``energy_{macs,sram,off_chip}_mj``.
 
-        The interval covers only the range of off-chip energy. The components are
-        ``energy_macs_mj``, ``energy_sram_mj`` and ``energy_off_chip_mj``.
+        The interval covers only the range of off-chip energy; the value is at its middle.
+
+        Args:
+            n_macs: Number of multiply-accumulates.
+            sram_bytes: Bytes read from or written to SRAM.
+            off_chip_bytes: Bytes read from or written to off-chip memory.
         """
         pj_to_mj = 1e-9
         low, high = self.off_chip_pj_per_byte_low, self.off_chip_pj_per_byte_high
@@ -74,7 +78,7 @@ class PowerModel:
 
     For devices without a meter: energy is power times latency.
 
-    Of a core, the range is the uncertainty: the value is its geometric mean. Of a whole device,
+    For a core, the range is the uncertainty: the power is its geometric mean. For a whole device,
     such as a GPU, the range is from no load to full load, and power is linear in the load.
 
     Source: linear in the load: Barroso and Hoelzle, "The case for energy-proportional computing",
@@ -99,15 +103,16 @@ class PowerModel:
     def energy(
         self, latency: Quantity, threads: int, full_load_ms: float | None = None
     ) -> tuple[Quantity, Mapping[str, float]]:
-        """Return the energy in mJ, and ``power_active_w``, the active power above idle in W.
+        """Return the energy above idle in mJ, and ``power_active_w``, the power above idle in W.
 
-        Errors of power and latency are independent: relative half-widths add in quadrature.
+        The second is a dict. Errors of power and latency are independent: their relative
+        half-widths add in quadrature.
 
         Args:
             latency: Latency in ms.
-            threads: Number of busy cores, unless the power is that of the device.
-            full_load_ms: Time that the work takes at the peak rates of the device, in ms. ``None``
-                if unknown: the power is the geometric mean of its range.
+            threads: Number of busy cores; not used if the power is that of the device.
+            full_load_ms: Time that the work takes at the peak rates of the device, in ms; only used
+                for the power of a device. ``None``: the power is the geometric mean of its range.
         """
         busy = 1 if self.per_device else threads
         power = math.sqrt(self.active_w_low * self.active_w_high) * busy
@@ -124,8 +129,8 @@ class PowerModel:
         }
 
 
-CLASSES = ("edge", "datacenter")
-METERS = ("none", "rapl", "nvml", "hwmon")
+CLASSES = ("edge", "datacenter")  #: allowed values of ``target.device_class``
+METERS = ("none", "rapl", "nvml", "hwmon")  #: allowed values of ``target.meter``
 #: Fields that affect no figure of a network; digests leave them out.
 NOT_IN_DIGESTS = ("spaces", "shared_spaces", "weight_sparsity", "batches", "thread_counts")
 #: Fields that were added later, with their previous values: digests leave these values out.
@@ -140,7 +145,7 @@ _RENAMED = RENAMED_VALUES["target.runtime"]
 
 @dataclass
 class Roofline:
-    """Peak rates and memory sizes of a device; see ``costs/roofline_cost.py``."""
+    """Peak rates and memory sizes of a device, for ``cost=roofline``."""
 
     #: 10^9 multiply-accumulates per second, by dtype
     peak_gmacs: dict[str, float] = field(metadata=limits("(0, 1e12]"))
@@ -150,15 +155,16 @@ class Roofline:
     off_chip_gbps: float = field(metadata=limits("(0, 1e12]"))
     #: on-chip memory for activations between two operators, in KiB
     on_chip_kib: float = field(metadata=limits("(0, 1e12]"))
-    #: pixels, output and input channels that the hardware computes at once
+    #: pixels, output channels and input channels that the hardware computes at once
     tile: list[int] = field(metadata=limits("[1, 65_536]"))
     #: fraction of the peak rate that depthwise convolutions reach
     depthwise: float = bounded("(0, 1]", 1.0)
-    #: 10^9 results scaled or activated per second
+    #: 10^9 elements scaled, added or activated per second; ``None``: their time is not modelled
     element_gops: float | None = bounded("(0, 1e12]", None)
-    weights_stay: bool = False  #: weights that fit stay in on-chip memory between inferences
+    #: True if weights stay in on-chip memory between inferences, where they fit with activations
+    weights_stay: bool = False
     launch_us: float = bounded("[0, 1e6]", 0.0)  #: start-up time of each operator, in microseconds
-    threads: int = bounded("[1, 1024]", 1)  #: number of threads at which the rates hold
+    threads: int = bounded("[1, 1024]", 1)  #: number of threads for which the rates are given
 
     def __post_init__(self) -> None:
         check_bounds(self, "target.roofline.")
@@ -210,13 +216,14 @@ class Target:
     #: images per inference; latency and energy are those of the whole batch
     batch: int = bounded("[1, 65_536]", 1)
     meter: str = "none"  #: energy meter: none, rapl, nvml or hwmon
-    meter_channel: str = ""  #: index of a GPU, or names of a board's rails
+    #: nvml: index of the GPU; hwmon: names of rails, separated by commas
+    meter_channel: str = ""
     clock_mhz: float | None = bounded("(0, 1e6]", None)  #: clock frequency in MHz
     #: largest number of multiply-accumulates per clock cycle
     peak_macs_per_cycle: int | None = bounded("[1, 1e9]", None)
     roofline: Roofline | None = None  #: rates and memory sizes for ``cost=roofline``
-    energy: EnergyModel | None = None  #: energy of arithmetic and memory accesses
-    power: PowerModel | None = None  #: active power, if there is no meter
+    energy: EnergyModel | None = None  #: energies of arithmetic and memory accesses
+    power: PowerModel | None = None  #: active power, for energy without a meter
     #: values that metrics are derived from, such as price_usd_per_h or grid_g_per_kwh
     facts: dict[str, float] = field(default_factory=dict, metadata=limits("(0, 1e12]"))
     spaces: list[str] = field(default_factory=list)  #: default search spaces
@@ -281,24 +288,27 @@ class Target:
             )
 
     def section(self, settings: type[S]) -> S:
-        """Return the settings of the target's backend, which have this type."""
+        """Return the target's section of its backend, which is of the type ``settings``."""
         section = getattr(self, backends.get(self.runtime).name)
         assert isinstance(section, settings)
         return section
 
     @property
     def running(self) -> Mapping[str, list[int]]:
-        """Options of ``batch`` and ``threads`` that each network may choose; empty for none."""
+        """Values of ``batch`` and ``threads`` that a search may choose for each network, by name.
+
+        An empty list: the target's value applies.
+        """
         return {"batch": self.batches, "threads": self.thread_counts}
 
     @property
     def artefact(self) -> str:
-        """The name of the file that it runs, as ``model_vela.tflite``."""
+        """Name of the artefact on which its results are measured, such as ``model.int8.onnx``."""
         return backends.get(self.runtime).dtypes[self.dtype]
 
     @property
     def engine(self) -> str:
-        """Runtime and variant that run the networks, such as ``onnxruntime-cuda``."""
+        """Runtime and, if its settings have one, their variant, such as ``onnxruntime-cuda``."""
         variant = _variant(getattr(self, backends.get(self.runtime).name, None))
         return f"{self.runtime}-{variant}" if variant else self.runtime
 
@@ -308,10 +318,10 @@ def _variant(section: object) -> str:
 
 
 def check_name(name: str, option: str) -> None:
-    """Check that a name can be a folder name, as tables and runs have a folder per target.
+    """Check that a name can be used as a folder name, for tables and runs.
 
     Raises:
-        ConfigError: it cannot; the message names ``option`` and what is allowed.
+        ConfigError: it cannot; the message names ``option``, from which the name is.
     """
     if not re.fullmatch(r"[\w][\w .+-]{0,99}", name):
         raise ConfigError(
@@ -321,11 +331,11 @@ def check_name(name: str, option: str) -> None:
 
 
 def facts(target: Target) -> dict[str, Any]:
-    """Return the fields of a target by name, for records and digests.
+    """Return the fields of a target by name, for records and digests; ``from_facts`` reads them.
 
     The fields ``NOT_IN_DIGESTS``, such as search spaces, are left out even if they are set. So that
-    digests stay the same, unset values of fields and sections that were added later, or belong to
-    other packages, are left out, too.
+    digests stay the same, fields and sections that were added after the first release, or belong to
+    other packages, are left out if they have their defaults.
     """
     unset = {
         name for name in backends.added_after_release() if _is_unset(getattr(target, name, None))
@@ -344,10 +354,12 @@ def _is_unset(section: object) -> bool:
 
 
 def from_facts(recorded: Mapping[str, Any]) -> Target:
-    """Return the target of ``facts``, or of a target file.
+    """Return the target from the result of ``facts``, or from the content of a target file.
+
+    Earlier names of runtimes are accepted.
 
     Raises:
-        SchemaError: it has unknown or missing fields.
+        SchemaError: ``recorded`` has unknown or missing fields, or values of wrong types.
         ConfigError: a value is not allowed.
     """
     current = {_RENAMED.get(name, name): value for name, value in recorded.items()}
@@ -363,7 +375,7 @@ class Remote:
     """How to reach a device on another machine, if the backend supports it."""
 
     tracker: str = ""  #: ``HOST:PORT`` of the tracker at which devices register
-    key: str = ""  #: key under which devices register
+    key: str = ""  #: key under which devices register; set together with ``tracker``
     #: seconds to wait for a free device, and time limit of each call on it
     timeout_s: float = bounded("(0, 86_400]", 60.0)
     n_devices: int = bounded("[1, 1000]", 1)  #: number of devices that are used at the same time

@@ -1,6 +1,6 @@
 """Timing: warm-up until stable, medians of long repeats, and detection of drift.
 
-A ``Timer`` runs something ``n`` times and returns the seconds.
+A ``Timer`` runs something ``n`` times and returns the seconds of all runs together.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import final
 from hwnas.core.options import bounded, check_bounds
 from hwnas.core.quantity import NORMAL_95, Quantity
 
-Timer = Callable[[int], float]
+Timer = Callable[[int], float]  #: see the module
 
 _STABLE = 0.02  #: warm-up ends when a repeat is not faster by more than this fraction
 _MAX_WARM_UPS = 20
@@ -31,11 +31,11 @@ class TimingConfig:
     """Duration of measurements; longer ones are less noisy."""
 
     repeats: int = bounded("[3, 10_000]", 9)  #: repeats per timing; the result is their median
-    #: minimum duration of a repeat, in milliseconds
+    #: minimum duration of a repeat (several runs), in milliseconds
     min_repeat_ms: float = bounded("(0, 60_000]", 10.0)
-    #: relative change of the sentinel's latency beyond which a block is repeated
+    #: relative increase of the sentinel's latency above which measurements are repeated
     drift: float = bounded("(0, 1)", 0.05)
-    #: repetitions of a drifting block before it is flagged
+    #: repetitions of a measurement during drift, before it is marked as drifted
     retries: int = bounded("[0, 1000]", 3)
 
     def __post_init__(self) -> None:
@@ -46,22 +46,22 @@ class TimingConfig:
 class Timing:
     """The latency of one run: the median of repeats with its 95 % interval."""
 
-    median_ms: float
+    median_ms: float  #: latency of one run
     low_ms: float  #: lower end of the interval
     high_ms: float  #: upper end of the interval
-    n_repeats: int
-    drifted: bool = False  #: True if the machine's speed changed during the measurement
+    n_repeats: int  #: number of repeats
+    drifted: bool = False  #: True if the machine was slower than normal during the measurement
 
     @property
     def figure(self) -> Quantity:
-        """The latency as a measured quantity."""
+        """The latency in ms with its interval, as a quantity with the source ``measured``."""
         return Quantity(self.median_ms, "measured", self.low_ms, self.high_ms)
 
 
 def measure(timer: Timer, config: TimingConfig) -> Timing:
-    """Return the latency of one run, after warming up until repeats stop becoming faster.
+    """Return the latency of one run, from ``config.repeats`` repeats of at least the minimum time.
 
-    Warming up takes at most 20 repeats.
+    Before, it is warmed up until repeats stop becoming faster, for at most 20 repeats.
     """
     number = _runs_per_repeat(timer, config.min_repeat_ms)
     fastest = math.inf
@@ -74,10 +74,10 @@ def measure(timer: Timer, config: TimingConfig) -> Timing:
 
 
 def summarise(repeats_ms: Sequence[float]) -> Timing:
-    """Return the median of ``repeats_ms`` with its interval from order statistics.
+    """Return the median of ``repeats_ms`` with its 95 % interval from order statistics.
 
-    The interval holds for any distribution. Of fewer than six repeats it is the range, which covers
-    the median with less than 95 %.
+    The interval holds for any distribution. For fewer than six repeats it is their range, which
+    covers the median with a lower probability.
     """
     ordered = sorted(repeats_ms)
     low, high = _median_interval(len(ordered))
@@ -86,11 +86,11 @@ def summarise(repeats_ms: Sequence[float]) -> Timing:
 
 @dataclass(frozen=True)
 class InterleavedTimings:
-    """Latencies of two networks that were timed in alternation."""
+    """Latencies of two networks that were timed in turns."""
 
-    first: Timing
-    second: Timing
-    ratio: Quantity  #: first over second, by turn: the median with its 95 % interval
+    first: Timing  #: latency of the first network
+    second: Timing  #: latency of the second network
+    ratio: Quantity  #: first / second, by turn: the median with its 95 % interval
 
 
 def interleaved(first: Timer, second: Timer, config: TimingConfig) -> InterleavedTimings:
@@ -136,14 +136,17 @@ def _quietest(turns: list[list[float]]) -> list[list[float]]:
 
 
 def percentiles(timer: Timer, n: int) -> dict[str, float]:
-    """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single runs."""
+    """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single runs, after warming up."""
     timer(max(1, n // 10))
     runs = sorted(timer(1) * 1e3 for _ in range(n))
     return {f"p{p}_ms": runs[min(n - 1, round(p / 100 * (n - 1)))] for p in (50, 90, 99)}
 
 
 def single_runs(seconds: float) -> int:
-    """Return the number of single runs for a p99 latency, from the seconds of one run."""
+    """Return the number of single runs for a p99 latency, from the seconds of one run.
+
+    As many as take 20 s, but 400 to 2000.
+    """
     return max(_MIN_SINGLE_RUNS, min(_MAX_SINGLE_RUNS, int(_SINGLE_RUNS_S / max(seconds, 1e-9))))
 
 
@@ -152,9 +155,9 @@ def median_and_p99(
 ) -> tuple[Timing, Quantity] | None:
     """Return the median and the p99 latency of single runs in ms, with their 95 % intervals.
 
-    Both are of the same runs, so that the p99 is never below the median. Up to 2000 runs are timed:
-    as many as take 20 s, but at least 400. Fewer runs cannot resolve the 99th percentile. ``None``
-    if so many runs exceed the limit.
+    Both are of the same runs, so that the p99 is never below the median. ``single_runs`` are timed:
+    fewer runs cannot resolve the 99th percentile. ``None``, after three runs, if so many would
+    exceed the limit.
 
     Args:
         timer: Runs the network.
@@ -197,10 +200,14 @@ def _median_interval(n: int) -> tuple[int, int]:
 
 @final
 class Sentinel:
-    """A constant workload that is timed between blocks, to detect a slower machine.
+    """A constant workload that is timed between measurements, to detect a slower machine.
 
     The normal level is the lower quartile of the latest readings. If the machine stays slower, the
-    lower speed becomes normal after some flagged blocks.
+    lower speed becomes normal after some measurements marked ``drifted``.
+
+    Args:
+        timer: Runs the workload; it is read eight times at once.
+        config: Duration of a reading, and what counts as slower.
     """
 
     def __init__(self, timer: Timer, config: TimingConfig):
@@ -213,20 +220,20 @@ class Sentinel:
 
     @property
     def readings_ms(self) -> tuple[float, ...]:
-        """All readings, in ms."""
+        """All readings in ms, the oldest first."""
         return tuple(self._readings)
 
     def disturbed(self) -> bool:
-        """Take a reading; return True if the machine is slower than normal."""
+        """Take a reading; return True if it is above normal by more than ``config.drift``."""
         self._readings.append(self._read())
         latest = sorted(self._readings[-_N_LATEST:])
         return self._readings[-1] > latest[len(latest) // 4] * (1 + self._config.drift)
 
     def watch(self, block: Callable[[], Sequence[Timing]]) -> list[Timing]:
-        """Return the timings of ``block``, measured between two readings of the sentinel.
+        """Call ``block``, which measures, between two readings of the sentinel; return its timings.
 
-        If the machine is slower than normal, the block is repeated; after the allowed number of
-        repetitions its timings are marked ``drifted``.
+        If a reading is slower than normal, ``block`` is called again; after ``config.retries``
+        repetitions its last timings are returned, marked ``drifted``.
         """
         for _ in range(self._config.retries + 1):
             before = self.disturbed()
@@ -238,11 +245,11 @@ class Sentinel:
 
 @dataclass
 class NetworksConfig:
-    """Numbers of networks that a profile measures."""
+    """Numbers of networks that are measured to calibrate a latency table."""
 
-    fit: int = bounded("[6, 10_000]", 24)  #: networks that calibrate the sum of operators
+    fit: int = bounded("[6, 10_000]", 24)  #: networks that the coefficients are fitted to
     interval: int = bounded("[19, 10_000]", 59)  #: networks that set the width of the interval
-    #: networks for the reported, held-out error
+    #: other networks, for the reported error
     held_out: int = bounded("[10, 10_000]", 60)
 
     def __post_init__(self) -> None:
@@ -253,7 +260,7 @@ class NetworksConfig:
 class TuningConfig:
     """Tuning of operators, and the time limit of calls."""
 
-    n_plans: int = bounded("[1, 1000]", 6)  #: schedules that are tried for each operator
+    n_plans: int = bounded("[1, 1000]", 6)  #: compilation plans that are tried for each operator
     #: time limit of one compilation or measurement, in seconds
     limit_s: float = bounded("(0, 86_400]", 120.0)
 

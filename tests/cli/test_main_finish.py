@@ -176,7 +176,7 @@ def test_unverifiable_members_are_omitted(
 
     def fail_late(candidate: Candidate, *arguments: Any) -> Member:
         if candidate.id in failing:
-            raise CompileError("no answer within 120 s (export); it was killed.")
+            raise CompileError("no answer within 120 s (export); the process was killed.")
         return verify_once(candidate, *arguments)
 
     monkeypatch.setattr(verification, "_verify_once", fail_late)
@@ -193,7 +193,7 @@ def test_unverifiable_members_are_omitted(
         assert "It could not be verified: no answer" in " ".join(capsys.readouterr().out.split())
         return
     assert (code, manifest["status"]) == (0, "finished")
-    why = "it could not be verified: no answer within 120 s (export); it was killed."
+    why = "it could not be verified: no answer within 120 s (export); the process was killed."
     assert f"{failing[0]} is left out, {why}" in " ".join(captured.out.split())
     assert f"{failing[0]} is left out, {why}" in (folder / "report.html").read_text()
     after = json.loads((folder / "front.json").read_text())

@@ -24,7 +24,7 @@ class BackendSettings:
 
     @property
     def is_default(self) -> bool:
-        """True if all settings have their defaults: digests then leave the section out."""
+        """True if all settings have their defaults, so that digests leave the section out."""
         return False
 
     @property

@@ -130,7 +130,7 @@ class LatencyPosterior:
 
     @cached_property
     def scale(self) -> float:
-        """Milliseconds per unit of relative latency: the median over the measured networks."""
+        """Milliseconds per unit of relative latency, the median over the measured networks."""
         return float(np.median(self.ms / self.blocks.mean))
 
     @cached_property

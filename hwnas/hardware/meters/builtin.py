@@ -23,17 +23,21 @@ POWERCAP = Path("/sys/class/powercap")
 HWMON = Path("/sys/class/hwmon")
 
 _INSTEAD = "or set target.meter=none"
+_OTHER_PROVIDER = ", or set target.onnxruntime.provider=cpu"
 _R = TypeVar("_R")
 
 
 @final
 class Rapl:
-    """Energy of all CPU packages and their DRAM, from Linux's powercap.
+    """Energy of all CPU packages and their DRAM, from Linux's powercap in the folder ``root``.
 
     ``core`` and ``uncore`` are parts of a package and ``psys`` contains packages: not counted. DRAM
     is below its package in the tree, but not part of its energy. ``intel-rapl-mmio`` repeats the
     same counters: not counted. Counters wrap around after some minutes at full power; read the
     meter more often.
+
+    Raises:
+        ConfigError: there is no CPU package, or a counter cannot be read.
 
     Source: Khan et al., "RAPL in Action", 2018, https://doi.org/10.1145/3177754;
     https://docs.kernel.org/power/powercap/powercap.html.
@@ -61,7 +65,11 @@ class Rapl:
         self.source = f"RAPL {' + '.join(counted.values())}, {root}"
 
     def read(self) -> float:
-        """Return the joules since the meter was opened."""
+        """Return the joules since the meter was opened.
+
+        Raises:
+            ConfigError: a counter cannot be read.
+        """
         for zone, last in self._last.items():
             now = _number(zone / "energy_uj", self._fix_command)
             self._total += now - last if now >= last else now - last + self._range[zone]
@@ -92,7 +100,12 @@ class _NvmlLibrary(Protocol):
 class Nvml:
     """Energy of one NVIDIA GPU: its counter (Volta and later), else its integrated power.
 
-    ``index`` is the index in ``nvidia-smi -L``, independent of CUDA_VISIBLE_DEVICES.
+    Args:
+        index: Index of the GPU in ``nvidia-smi -L``, independent of CUDA_VISIBLE_DEVICES.
+        library: Replacement for the module ``pynvml``.
+
+    Raises:
+        ConfigError: nvidia-ml-py is not installed, or the GPU's energy cannot be read.
     """
 
     name = "nvml"
@@ -115,13 +128,18 @@ class Nvml:
         self.source = f"NVML {kind}, GPU {index} ({gpu})"
 
     def read(self) -> float:
-        """Return the joules since the driver was loaded, or since the meter was opened."""
+        """Return the joules since the driver was loaded; of integrated power since the opening.
+
+        Raises:
+            ConfigError: the energy cannot be read.
+            RunError: the power was not sampled for more than a second.
+        """
         if self._power is not None:
             return self._power.read()
         return self._call(self._library.nvmlDeviceGetTotalEnergyConsumption) / 1e3
 
     def close(self) -> None:
-        """Stop sampling and leave NVML."""
+        """Stop sampling the power, if it is sampled, and shut down NVML."""
         if self._power is not None:
             self._power.close()
         self._library.nvmlShutdown()
@@ -169,6 +187,10 @@ class Hwmon:
     ``channel`` has one name, or several separated by commas. It is optional if there is only one
     rail.
 
+    Raises:
+        ConfigError: ``root`` has no rail or none of a given name, there are several and ``channel``
+            is empty, or a rail cannot be read.
+
     Source: https://docs.kernel.org/hwmon/sysfs-interface.html.
     """
 
@@ -201,12 +223,17 @@ class Hwmon:
         self.source = f"hwmon {rails}, {root}"
 
     def read(self) -> float:
-        """Return the joules since an arbitrary start."""
+        """Return the joules of all selected rails since an arbitrary start.
+
+        Raises:
+            ConfigError: a rail cannot be read.
+            RunError: the power was not sampled for more than a second.
+        """
         joules = sum(counter.read() for counter in self._counters)
         return joules if self._power is None else joules + self._power.read()
 
     def close(self) -> None:
-        """Stop sampling."""
+        """Stop sampling the power, if it is sampled."""
         if self._power is not None:
             self._power.close()
 
@@ -217,13 +244,15 @@ def open_meter(
     """Return the opened meter of a target; call its ``close`` at the end.
 
     Args:
-        name: One of ``target.METERS``.
-        channel: For nvml the index of the GPU, for hwmon the names of the rails to sum; else empty.
+        name: ``rapl``, ``nvml`` or ``hwmon``.
+        channel: For nvml the index of the GPU, for hwmon the names of the rails to sum, separated
+            by commas; empty for rapl.
         root: Folder of sysfs for rapl and hwmon; ``None``: the system's.
-        library: Replacement for ``pynvml``.
+        library: Replacement for the module ``pynvml``.
 
     Raises:
-        ConfigError: the meter is missing or cannot be read.
+        ConfigError: the name is not one of these, ``channel`` does not suit the meter, or the meter
+            is missing or cannot be read.
     """
     if name == "hwmon":
         return Hwmon(root or HWMON, channel)
@@ -248,12 +277,13 @@ def open_meter(
 
 
 def gpus(library: _NvmlLibrary | None = None) -> dict[str, str]:
-    """Return ``gpu``, the models of this machine's NVIDIA GPUs joined by ``+``, and ``driver``.
+    """Return ``gpu``, the models of all NVIDIA GPUs of this machine, and ``driver``.
 
-    ``driver`` is the version of NVIDIA's driver.
+    The models are joined by `` + ``; ``driver`` is the version of NVIDIA's driver. ``library``
+    replaces the module ``pynvml``.
 
     Raises:
-        ConfigError: NVML is not installed, or finds no GPU.
+        ConfigError: nvidia-ml-py is not installed, or finds no GPU.
     """
     known = _pynvml("The GPU's name for a latency table") if library is None else library
     try:
@@ -265,9 +295,11 @@ def gpus(library: _NvmlLibrary | None = None) -> dict[str, str]:
         finally:
             known.nvmlShutdown()
     except known.NVMLError as error:
-        raise ConfigError(f"No NVIDIA GPU was found ({error}): check 'nvidia-smi -L'.") from error
+        raise ConfigError(
+            f"No NVIDIA GPU was found ({error}): check 'nvidia-smi -L'{_OTHER_PROVIDER}."
+        ) from error
     if not names:
-        raise ConfigError("No NVIDIA GPU was found: check 'nvidia-smi -L'.")
+        raise ConfigError(f"No NVIDIA GPU was found: check 'nvidia-smi -L'{_OTHER_PROVIDER}.")
     return {"gpu": " + ".join(names), "driver": driver}
 
 
@@ -313,6 +345,10 @@ def _number(path: Path, fix_command: str) -> float:
     """Return the number in a file of sysfs."""
     try:
         return float(_text(path))
+    except PermissionError as error:
+        raise ConfigError(f"Cannot read '{path}' ({error.strerror}); {fix_command}.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"Cannot read '{path}' ({reason}); {fix_command}.") from error
+        raise ConfigError(
+            f"Cannot read '{path}' ({reason}): check the meter and its driver, {_INSTEAD}."
+        ) from error

@@ -32,7 +32,7 @@ class EnergyMeter(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in ``target.meter``."""
+        """Name of the meter in ``target.meter``."""
         ...
 
     @property
@@ -41,11 +41,15 @@ class EnergyMeter(Protocol):
         ...
 
     def read(self) -> float:
-        """Return the joules since an arbitrary start; never decreasing."""
+        """Return the joules since an arbitrary start; they never decrease.
+
+        Raises:
+            ConfigError: the meter cannot be read.
+        """
         ...
 
     def close(self) -> None:
-        """Release the meter's resources."""
+        """Release the meter's resources; it cannot be read afterwards."""
         ...
 
 
@@ -53,8 +57,8 @@ class EnergyMeter(Protocol):
 class MeasuredEnergy:
     """Measured energy of an inference above idle."""
 
-    figure: Quantity  #: mJ per inference, idle power subtracted
-    idle_w: float  #: idle power in W, which was subtracted
+    figure: Quantity  #: mJ per inference (of the whole batch), idle power subtracted
+    idle_w: float  #: mean idle power in W, which was subtracted
     idle_drift_w: float  #: idle power after the inferences minus that before, in W
     active_w: float  #: power during inferences in W, idle power included
     n: int  #: number of counted inferences
@@ -62,7 +66,7 @@ class MeasuredEnergy:
 
     @property
     def words(self) -> str:
-        """Description of the measurement, for reports."""
+        """Meter, powers and number of inferences as text, for reports."""
         note = "" if self.figure.low else "; not significantly above idle"
         return (
             f"{self.meter}; {self.active_w:.3g} W over {self.n} inferences, less idle power of "
@@ -92,17 +96,19 @@ def measure(  # noqa: PLR0913
     Args:
         meter: The meter. It should update many times in ``min_s`` and ``idle_s / 4``.
         run: Runs n inferences, nothing else, and returns the seconds.
-        idle_s: Idle time before, and again after the blocks.
-        min_s: Minimum time of a block.
+        idle_s: Idle time in seconds before, and again after the blocks.
+        min_s: Minimum duration of a block in seconds.
         clock: Returns seconds since an arbitrary start.
         sleep: Waits for a number of seconds.
-        uncounted: Additional inferences of ``run`` that its seconds do not include.
+        uncounted: Number of additional inferences of each call of ``run``, which its seconds do not
+            include.
 
     Raises:
         ConfigError: ``idle_s`` or ``min_s`` is not above 0, or the meter did not advance during a
             block or cannot be read.
-        RunError: the blocks took significantly less power than idling, or the same in every block;
-            ``run`` does not fill them; or inferences are too short.
+        RunError: inferences took significantly less power than idling, or exactly as much; other
+            work ran during a block; inferences are too short; or a power meter was not sampled for
+            more than a second.
     """
     if not (idle_s > 0 and min_s > 0):
         raise ConfigError(f"idle_s and min_s must be above 0, got {idle_s:g} and {min_s:g}.")
@@ -209,7 +215,7 @@ class PowerIntegral:
 
     Args:
         watts: Returns the present power in W.
-        period_s: Time between two samples.
+        period_s: Seconds between two samples.
         clock: Returns seconds since an arbitrary start.
     """
 
@@ -228,11 +234,11 @@ class PowerIntegral:
         self._thread.start()
 
     def read(self) -> float:
-        """Return the joules since the start.
+        """Return the joules since the object was created.
 
         Raises:
             ConfigError: the power cannot be read.
-            RunError: there was no sample for more than a second.
+            RunError: since the last call, there was no sample for more than a second.
         """
         with self._lock:
             if self._error is not None:

@@ -45,8 +45,10 @@ _MAX_MISSING = (
 class InitialMeasurements:
     """Measured networks, and the accuracy of leave-one-out predictions."""
 
-    wholes: list[MeasuredNetwork]
-    share: float  #: fraction of networks with a relative error within ``MeasurementEffort.within``
+    wholes: list[MeasuredNetwork]  #: networks of the last round, which has those of all rounds
+    #: fraction of them whose latency, predicted from the others, has a relative error of at most
+    #: ``MeasurementEffort.within``
+    share: float
 
 
 def create_initial_table(
@@ -56,19 +58,27 @@ def create_initial_table(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> InitialMeasurements | None:
-    """Fill a table for some spaces, and save it.
+    """Fill a table for some search spaces with measured and predicted operators, and save it.
 
-    Networks are measured until enough held-out ones are predicted well enough for ``effort``, or
-    until ``effort.long_s`` has passed. Operators in the table are not timed again. All spaces share
-    the networks of ``effort`` and the predictions.
+    Networks are measured in rounds, until the fraction ``effort.share`` of them is predicted well
+    from the others, ``effort.rounds`` are over, or ``effort.long_s`` has passed. Operators that
+    were timed on this device are not timed again. The spaces share the networks of a round.
+
+    Args:
+        table: Table of this device, which is changed.
+        subjects: The search spaces.
+        pool: Worker processes that time operators and networks.
+        effort: Numbers of networks and plans, and the required accuracy.
+        progress: Shows the progress.
 
     Returns:
-        The measurements of all rounds; ``None`` if the table was calibrated for all spaces and
-        lacked only a few operators, which were timed.
+        The measurements; ``None`` if the table was calibrated for all spaces and lacked at most 64
+        operators of each, which were timed.
 
     Raises:
-        CompileError: an operator cannot be compiled.
-        TableError: there are too few networks.
+        CompileError: an operator or network cannot be compiled.
+        DeviceError: no device answers.
+        TableError: the spaces have fewer than ten networks.
     """
     since = time.monotonic()
     subjects = [s for s in subjects if not _completed(table, s, pool, effort, progress)]
@@ -151,8 +161,8 @@ def _spread(subjects: Sequence[ProfiledSpace], n: int) -> dict[Genotype, Graph]:
     if len(selected) < MIN_NETWORKS:
         names = ", ".join(f"'{subject.space.name}'" for subject in subjects)
         raise TableError(
-            f"Search space {names} has {len(selected)} networks; a latency table needs "
-            f"{MIN_NETWORKS}. Set cost=measured, which times each network."
+            f"Too few networks for a latency table: {len(selected)} of search space {names}; "
+            f"{MIN_NETWORKS} or more are needed. Set cost=measured, which times each network."
         )
     return selected
 
@@ -228,7 +238,10 @@ def _add_predictions(
 
 
 def describe_calibration(table: LatencyTable, space: str) -> str:
-    """Return what a space's latencies follow from, as text; empty if all operators were timed."""
+    """Return what the latencies of a search space follow from, and their error, as text.
+
+    Empty if they follow neither from predicted operators nor from another device's table.
+    """
     calibration = table.calibration.get(space, {})
     if "foretold" in calibration:
         source = f"{calibration['foretold']['from']} operators"

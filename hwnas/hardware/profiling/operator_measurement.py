@@ -33,17 +33,17 @@ PredictedLatency = tuple[float, float, float]  #: latency and the ends of its in
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """A measured network."""
+    """A network with its measured latency."""
 
-    genotype: Genotype
-    features: LatencyFeatures
-    macs_m: float  #: 10^6 MACs of the whole batch
-    measured: RepeatedMeasurement
+    genotype: Genotype  #: its choices in the search space
+    features: LatencyFeatures  #: features of its graph, from the latencies of a table
+    macs_m: float  #: 10^6 multiply-accumulates of the whole batch
+    measured: RepeatedMeasurement  #: its latency, from one or more passes
     network: str  #: digest of its graph, see ``network_digest``
 
     @property
     def timing(self) -> Timing:
-        """Its measured latency."""
+        """Latency of a batch, combined from all passes."""
         return self.measured.timing
 
 
@@ -54,9 +54,12 @@ def measure_networks(
     progress: Progress,
     source_plans: Mapping[OpSpec, str] | None = None,
 ) -> list[MeasuredNetwork]:
-    """Time fused networks, see ``time_networks``; return all of them, in order.
+    """Time fused networks, see ``time_networks``; return each with its features, in order.
 
-    ``source_plans`` has compilation plans from another device for operators not timed here.
+    The table must have the latency of all their operators.
+
+    Raises:
+        HwnasError: a network cannot be timed; earlier results are kept.
     """
     latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
     known = time_networks(table, graphs, pool, progress, source_plans)
@@ -79,16 +82,16 @@ def time_networks(
     progress: Progress,
     source_plans: Mapping[OpSpec, str] | None = None,
 ) -> list[RepeatedMeasurement]:
-    """Return the latencies of fused networks, in order.
+    """Time fused networks in passes, see ``MeasurementPasses``; return their latencies in order.
 
     Networks that the table has from two or more passes, undisturbed, are not timed again.
 
     Args:
-        table: Stores the latencies, and has compilation plans of operators.
-        graphs: The networks.
+        table: Has compilation plans of operators; results are added to its networks and saved.
+        graphs: The fused networks, by genotype.
         pool: Worker processes that time networks.
         progress: Shows the progress.
-        source_plans: Compilation plans of operators that the table does not have.
+        source_plans: Compilation plans of operators that were not timed on this device.
 
     Raises:
         HwnasError: a network cannot be timed; earlier results are kept.
@@ -123,10 +126,14 @@ def network_digest(graph: Graph) -> str:
 def calibrate_table(
     table: LatencyTable, wholes: Sequence[MeasuredNetwork], counts: NetworksConfig, space: str
 ) -> Calibration:
-    """Calibrate the table for a space, store networks and held-out error in it, and save it.
+    """Calibrate a table for a space, and save it with networks and error; return the calibration.
 
-    The first ``counts.fit`` networks are fitted, the next ``counts.interval`` set the interval, and
-    the others show the error. Return the calibration.
+    Args:
+        table: The table, which is changed.
+        wholes: Measured networks. The first ``counts.fit`` are fitted, the next
+            ``counts.interval`` set the interval, and the others (two or more) show the error.
+        counts: Numbers of networks.
+        space: Name of the search space.
     """
     fit, end = counts.fit, counts.fit + counts.interval
     pairs = [(whole.features, whole.timing.median_ms) for whole in wholes]
@@ -149,10 +156,16 @@ def store_networks(
     predicted: Sequence[PredictedLatency],
     space: str,
 ) -> None:
-    """Store networks of a space in the table, and save it.
+    """Store the networks of a space's calibration in the table, and save it.
 
-    ``roles`` (``fit``, ``interval`` or ``held_out``) and ``predicted`` are in the order of
-    ``wholes``.
+    Other networks of the space stay in the table without a role and a prediction.
+
+    Args:
+        table: The table, which is changed.
+        wholes: Measured networks of the space.
+        roles: Role of each in the calibration: ``fit``, ``interval`` or ``held_out``.
+        predicted: Predicted latency of each.
+        space: Name of the search space.
     """
     new = {whole.network for whole in wholes}
     others = [
@@ -175,7 +188,7 @@ def fraction_within(
 ) -> float:
     """Return the fraction of networks whose relative error is at most ``within`` (0.05: 5 %).
 
-    The error is that of the measured latency, relative to the predicted one.
+    The error is measured latency / predicted latency - 1, without its sign.
     """
     errors = [w.timing.median_ms / calibration.predict(w.features)[0] - 1 for w in wholes]
     return sum(abs(error) <= within for error in errors) / len(errors)
@@ -186,10 +199,17 @@ def prediction_error(
     held_out: Sequence[MeasuredNetwork],
     predicted: Sequence[PredictedLatency],
 ) -> dict[str, Any]:
-    """Return the error of the table on held-out networks, and that of a prediction from MACs.
+    """Return the errors of predicted latencies of held-out networks, and of a prediction from MACs.
 
-    Keys: ``n`` (networks), ``table`` and ``macs`` (each as ``core.agreement``; the former also with
-    ``coverage`` and ``interval``), and ``drifted`` (networks with a disturbed measurement).
+    Keys: ``n``, the number of networks; ``table``, the errors of ``predicted`` (as
+    ``core.agreement``, with ``coverage``, the fraction of networks inside their interval, and
+    ``interval``, its relative half width); ``macs``, the errors of latencies proportional to MACs;
+    and ``drifted``, the number of networks with a disturbed measurement.
+
+    Args:
+        calibration: Calibration that the predictions are from; its ``interval`` is reported.
+        held_out: Two or more networks that the calibration is not fitted to.
+        predicted: Predicted latency of each.
     """
     measured = [whole.timing.median_ms for whole in held_out]
     inside = [low <= ms <= high for (_, low, high), ms in zip(predicted, measured, strict=True)]
@@ -272,9 +292,17 @@ def measure_operators(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> dict[OpSpec, str]:
-    """Tune the operators that a table lacks, and time those without enough passes; store both.
+    """Tune the operators that a table lacks, and time operators in passes; save the table.
 
-    Return the messages of operators that cannot be compiled, by operator.
+    Operators that the table has from two or more passes, undisturbed, are not timed again. Return
+    the error messages of operators that cannot be compiled, by operator.
+
+    Args:
+        table: The table, which is changed.
+        ops: The operators.
+        pool: Worker processes that tune and time operators.
+        effort: Number of plans and passes, and plans that need no tuning.
+        progress: Shows the progress.
 
     Raises:
         HwnasError: an operator cannot be timed for another reason; earlier results are kept.

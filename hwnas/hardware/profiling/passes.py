@@ -1,7 +1,8 @@
 """Timing in passes, minutes apart, so that a disturbance rarely affects all of them.
 
-A pass times each item (operator or network) once, in random order. A quiet one was not disturbed by
-other programs. Results are saved as they arrive: an interrupted profile can be resumed.
+A pass times each item (operator or network) once, in random order. A timing is quiet if it was not
+disturbed by other programs. Results are saved as they arrive, so that an interrupted profile can be
+resumed.
 """
 
 import math
@@ -32,8 +33,8 @@ _AGREE = 0.03  #: passes continue until two quiet ones differ by at most this fr
 class RepeatedMeasurement:
     """A measured latency, and the number of passes that it combines."""
 
-    timing: Timing
-    n_passes: int = 1
+    timing: Timing  #: combined from all passes, see ``combine_passes``
+    n_passes: int = 1  #: number of passes
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,20 @@ class MeasurementPasses(Generic[K]):
     """Passes over items of a table, as many as each item needs."""
 
     title: str  #: title of the progress bar
-    measured: Callable[[K], RepeatedMeasurement | None]  #: the measurement in the table
+    #: returns an item's measurement in the table; ``None`` if it has none
+    measured: Callable[[K], RepeatedMeasurement | None]
     keep: Callable[[K, RepeatedMeasurement], None]  #: stores a measurement in the table
     time: Callable[[Worker, Sequence[K]], Sequence[Timing]]  #: times items with a worker process
     block: int = 1  #: number of items of one call of ``time``
-    max_passes: int = MAX_PASSES
+    max_passes: int = MAX_PASSES  #: maximum number of timings of an item
 
     def run(
         self, table: LatencyTable, items: Sequence[K], pool: DevicePool, progress: Progress
     ) -> None:
-        """Time all items until two passes agree on the fastest latency, or ``max_passes`` times.
+        """Time each item until its two fastest quiet timings agree, at most ``max_passes`` times.
 
-        Items that the table has from two or more passes, undisturbed, are not timed again.
+        They agree if they differ by at most 3 %. Items that the table has from two or more passes,
+        undisturbed, are not timed again. The table is saved during the passes and after each one.
 
         Raises:
             HwnasError: an item cannot be timed; earlier results are kept.
@@ -92,16 +95,20 @@ class MeasurementPasses(Generic[K]):
 
 
 def confirmed(timings: Sequence[Timing]) -> bool:
-    """Return True if the two fastest undisturbed timings differ by at most 3 %."""
+    """Return True if the two fastest timings that are not ``drifted`` differ by at most 3 %.
+
+    False if there are fewer than two.
+    """
     quiet = sorted(timing.median_ms for timing in timings if not timing.drifted)
     return len(quiet) > 1 and quiet[1] <= quiet[0] * (1 + _AGREE)
 
 
 def combine_passes(timings: Sequence[Timing]) -> Timing:
-    """Return the combined timing of several passes: the fastest quiet one.
+    """Return the combined timing of several passes, with the latency of the fastest one.
 
-    Disturbances make a machine slower, never faster. The interval covers all quiet passes. If none
-    is quiet, all passes count, and the result is marked ``drifted``.
+    Only passes that are not ``drifted`` count: disturbances make a machine slower, never faster.
+    The interval covers their intervals, and their repeats are added up. If all are ``drifted``, all
+    count, and the result is marked ``drifted``.
     """
     quiet = [timing for timing in timings if not timing.drifted] or list(timings)
     fastest = min(quiet, key=lambda timing: timing.median_ms)
@@ -119,16 +126,16 @@ def _add_pass(known: RepeatedMeasurement | None, timing: Timing) -> RepeatedMeas
 
 @final
 class PeriodicSaver:
-    """Saves a table at the end, also after an error, and by ``soon`` at most every five seconds.
+    """A context that saves a table at its end, also after an error.
 
-    A table without operators is not saved at the end.
+    A table without operators is not saved then. ``soon`` saves it earlier.
     """
 
     def __init__(self, table: LatencyTable):
         self._table, self._last = table, time.monotonic()
 
     def soon(self) -> None:
-        """Save if the last save was more than five seconds ago."""
+        """Save the table if the last save, or the start, was more than five seconds ago."""
         if time.monotonic() - self._last > _SAVE_S:
             self._table.save()
             self._last = time.monotonic()
@@ -148,17 +155,18 @@ _PATIENCE = 1000  #: sampled networks without a new operator after which a space
 class ProfiledSpace:
     """A search space, with the graphs of its networks on one target."""
 
-    space: Space
+    space: Space  #: the search space
     lower: Callable[[Genotype], Graph]  #: returns the graph of a genotype, fused for the target
 
     def graphs(self, genotypes: Iterable[Genotype]) -> dict[Genotype, Graph]:
-        """Return the fused graphs by genotype."""
+        """Return the fused graph of each genotype."""
         return {genotype: self.lower(genotype) for genotype in genotypes}
 
     def operators(self, seed: int) -> tuple[OpSpec, ...]:
-        """Return the operators of the space, except rare ones.
+        """Return the different operators of the space's networks, except rare ones.
 
-        Networks are sampled until at least 1000 in sequence have no new operator.
+        Networks are sampled with the random seed until 1000 or more consecutive ones have no new
+        operator.
         """
         rng, found, idle = random.Random(seed), dict[OpSpec, None](), 0
         genotypes = [self.space.smallest(), self.space.largest()]
@@ -170,7 +178,7 @@ class ProfiledSpace:
         return tuple(found)
 
     def sample(self, n: int, seed: int) -> list[Genotype]:
-        """Return ``n`` different genotypes; fewer if ``50 * n`` samples have fewer."""
+        """Return ``n`` different random genotypes; fewer if ``50 * n`` samples have fewer."""
         rng, found = random.Random(seed), dict[str, Genotype]()
         for _ in range(50 * n):
             genotype = self.space.sample(rng)
@@ -188,29 +196,30 @@ _N_SAMPLED, _FRACTIONS = 400, (0.0, 0.5, 0.75, 0.9)
 class MeasurementEffort:
     """How many operators and networks are measured for a latency table.
 
-    Measurement ends when the fraction ``share`` of held-out networks is predicted with a relative
-    error of at most ``within``.
+    Measurement ends when the fraction ``share`` of the measured networks, each predicted from the
+    others, has a relative error of at most ``within``.
     """
 
     n: int  #: networks per round
     n_plans: int  #: compilation plans that are tried for an operator that ``plans`` lacks
     plans: Mapping[OpSpec, str] = field(default_factory=dict)  #: plans from another device
-    within: float = 0.05
-    share: float = 0.9
+    within: float = 0.05  #: required relative error: 0.05 is 5 %
+    share: float = 0.9  #: required fraction of networks with that error
     long_s: float = 25.0  #: seconds after which no further round starts
     n_passes: int = MAX_PASSES  #: maximum number of timings of an operator
     rounds: int = 4  #: maximum number of rounds; each adds ``n`` networks
 
     @property
     def counts(self) -> Iterable[int]:
-        """Total number of networks after each round."""
+        """Total number of networks after each round, in order."""
         return range(self.n, self.rounds * self.n + 1, self.n)
 
 
 def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
-    """Return different random networks, including small ones: fronts end with very fast ones.
+    """Return different random networks: up to 400 per member of the space, and its two ends.
 
-    Small ones have many first options. The result is always the same for a space.
+    Many are small, as fronts end with very fast networks: they have the first option of many
+    choices. The result is always the same for a space.
     """
     rng, space = random.Random(0), subject.space
     found = [space.smallest(), space.largest()]
@@ -226,9 +235,10 @@ def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
 
 
 def spread_out(values: Mapping[Genotype, float], n: int) -> list[Genotype]:
-    """Return at most ``n`` networks, spread evenly over their ``values``.
+    """Return ``n`` networks whose ``values`` are far apart, or all if there are fewer.
 
-    A larger ``n`` extends the selection of a smaller one.
+    The first is that with the smallest value. A larger ``n`` extends the selection of a smaller
+    one.
     """
     order = sorted(values, key=lambda genotype: values[genotype])
     found, distances = list[Genotype](), dict.fromkeys(order, math.inf)

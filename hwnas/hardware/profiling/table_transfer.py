@@ -46,11 +46,15 @@ _PRIOR_WEIGHT = 0.05
 class TableTransfer:
     """A model of a new device's latencies from those of a reference device."""
 
-    factors: Mapping[str, float]  #: new latency / reference latency, by group of operators
-    operator_ms: float  #: time to start an operator
+    #: latency on the new device / latency on the reference device, by group of operators
+    factors: Mapping[str, float]
+    operator_ms: float  #: time to start an operator in a network, in ms
 
     def latency_ms(self, op: OpSpec, reference_ms: float) -> float:
-        """Return the latency of an operator on the new device in ms."""
+        """Return the latency of an operator on the new device in ms, without its start.
+
+        ``reference_ms`` is its latency on the reference device.
+        """
         return self.factors[group(op)] * reference_ms
 
     def network_ms(self, graph: Graph, reference: Mapping[OpSpec, float]) -> float:
@@ -63,7 +67,7 @@ class TableTransfer:
 
 
 def group(op: OpSpec) -> str:
-    """Return the group of an operator, one of ``GROUPS``."""
+    """Return the group of an operator, one of ``GROUPS``, by its type and kernel size."""
     if op.base == "conv2d" and op.depthwise:
         return "depthwise"
     if op.base in ("conv2d", "linear"):
@@ -74,7 +78,9 @@ def group(op: OpSpec) -> str:
 def fit_transfer(
     networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> TableTransfer:
-    """Return the model that fits measured networks, by non-negative least relative squares.
+    """Return the model that fits measured networks, by least squares of relative errors.
+
+    Factors and time are not negative; groups with few data get factors near the common one.
 
     Args:
         networks: Fused graphs.
@@ -106,7 +112,10 @@ def _row(graph: Graph, reference: Mapping[OpSpec, float]) -> NDArray[np.float64]
 def leave_one_out(
     networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> list[float]:
-    """Return the latency of each network in ms, predicted from all others; see ``fit_transfer``."""
+    """Return the latency of each network in ms, as a model fitted to all others predicts it.
+
+    The arguments are those of ``fit_transfer``.
+    """
     estimates = []
     for i, graph in enumerate(networks):
         others = [net for j, net in enumerate(networks) if j != i]
@@ -123,15 +132,23 @@ def fill_from_source(
     spaces: Sequence[str],
     plans: Mapping[OpSpec, str] | None = None,
 ) -> dict[str, Any]:
-    """Fill a table from another device's; return the leave-one-out error.
+    """Fill a table from another device's table; return the leave-one-out errors. Nothing is saved.
 
-    Keys of the error are those of ``core.agreement``, ``interval`` (relative half width) and
-    ``coverage`` (in [0, 1]).
+    Operators get the transferred latency; those that were timed on this device keep theirs.
+    Earlier transfers for other spaces are removed, as latencies change.
 
-    Operators get the transferred latency, and their plan if ``plans`` has one; others are tuned
-    when they are first compiled. Operators that were timed here keep their latency. The interval
-    comes from leave-one-out predictions. Earlier transfers for other spaces are removed, as
-    latencies change.
+    Args:
+        table: Table of this device, which is changed.
+        source: Table of the other device.
+        networks: Fused graphs of the measured networks.
+        measured_ms: Latency of each on this device in ms.
+        spaces: Names of the search spaces that are calibrated.
+        plans: Compilation plans of operators; others are tuned when they are first compiled.
+
+    Returns:
+        The errors of predicting each network from the others: the keys of ``core.agreement``,
+        ``interval`` (relative half width, from these errors) and ``coverage`` (minimum probability
+        that the interval covers a similar network, in [0, 1]).
     """
     table.forget_transfer()
     reference = {op: entry.timing.median_ms for op, entry in source.entries.items()}
@@ -200,14 +217,14 @@ _VECTORS = frozenset({"avx2", "avx512f", "asimd", "sve"})
 
 @dataclass(frozen=True)
 class SourceTable:
-    """The table of another CPU."""
+    """The table of another CPU, as the source of a transfer."""
 
-    table: LatencyTable
-    plans: Mapping[OpSpec, str]  #: plans that are transferred
+    table: LatencyTable  #: the table of the other CPU
+    plans: Mapping[OpSpec, str]  #: its compilation plans that can be used on this machine
 
     @classmethod
     def of(cls, table: LatencyTable, here: Mapping[str, Any]) -> "SourceTable":
-        """Return the table of another CPU, with the plans that can be used on this machine.
+        """Return the source; it has no plans if the vector extensions of the two CPUs differ.
 
         Args:
             table: Table of another device, see ``provenance.related_table``.
@@ -218,12 +235,16 @@ class SourceTable:
         return cls(table, table.plans() if same else {})
 
     def covers(self, subject: ProfiledSpace, n: int) -> bool:
-        """Return True if it has all operators of ``n`` networks of a space."""
+        """Return True if the table has all operators of at least ``n`` networks of a space."""
         return len(covered_networks(self.table, subject, n)) == n
 
 
 def covered_networks(source: LatencyTable, subject: ProfiledSpace, n: int) -> list[Genotype]:
-    """Return ``n`` networks whose operators a table has, spread over their latencies, or fewer."""
+    """Return ``n`` networks of a space all of whose operators were timed for a table, or fewer.
+
+    They are candidates of ``candidate_networks``, spread over the logarithm of the sum of their
+    operators' latencies.
+    """
     known = {op: source.entries[op].timing.median_ms for op in source.plans()}
     logs = dict[Genotype, float]()
     for genotype in candidate_networks(subject):
@@ -241,10 +262,21 @@ def transfer_table(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> None:
-    """Fill a table for some spaces that a source table covers, and save it.
+    """Fill a table for some search spaces from another CPU's, and save it.
 
-    Networks are measured until enough held-out ones are predicted well enough for ``effort``, or
-    until ``effort.long_s`` has passed.
+    Networks are measured in rounds, until the fraction ``effort.share`` of them is predicted within
+    5 % from the others, ``effort.rounds`` are over, or ``effort.long_s`` has passed.
+
+    Args:
+        table: Table of this device, which is changed.
+        source: Table of the other CPU, which must cover the spaces, see ``SourceTable.covers``.
+        subjects: The search spaces.
+        pool: Worker processes that tune operators and time networks.
+        effort: Numbers of networks and plans, and the required accuracy.
+        progress: Shows the progress.
+
+    Raises:
+        HwnasError: an operator cannot be compiled, or a network cannot be timed.
     """
     compiled, since = dict(source.plans), time.monotonic()
     spaces = [subject.space.name for subject in subjects]
@@ -271,10 +303,18 @@ def network_plans(
     n_plans: int,
     progress: Progress,
 ) -> Mapping[OpSpec, str]:
-    """Return compilation plans for the operators of ``nets`` that were not timed here.
+    """Return compilation plans of operators that were not timed on this device, by operator.
 
-    They are those of ``source_plans``, replaced by those of the table. Operators without a plan are
-    tuned; the table stores the new plans.
+    All operators of ``nets`` that were not timed have one; those without a plan are tuned, and the
+    table is saved with the new plans.
+
+    Args:
+        table: Table of this device; its plans from another device replace ``source_plans``.
+        source_plans: Compilation plans from another device.
+        nets: Fused graphs.
+        pool: Worker processes that tune operators.
+        n_plans: Number of plans that are tried for an operator.
+        progress: Shows the progress.
 
     Raises:
         HwnasError: an operator cannot be compiled.

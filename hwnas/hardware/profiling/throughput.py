@@ -12,7 +12,7 @@ from hwnas.hardware.runtimes.worker import Worker
 from hwnas.hardware.target import Target
 from hwnas.models.graph import Graph
 
-BATCHES = (1, 2, 4, 8, 16, 32)
+BATCHES = (1, 2, 4, 8, 16, 32)  #: batch sizes that are timed
 _ENOUGH = 0.95  #: fraction of the highest throughput; larger batches only add latency
 _ROUNDS = 3  #: rounds of alternating runtimes
 _PLANS = 3
@@ -34,7 +34,17 @@ class BatchThroughput:
 def time_batch_sizes(
     graph: Graph, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
 ) -> list[BatchThroughput]:
-    """Return the latency of a network at each of ``BATCHES``, with operators tuned for each."""
+    """Return the latency of a network at each of ``BATCHES``, with operators tuned for each.
+
+    Args:
+        graph: The network, not fused.
+        target: The target; its batch size is replaced.
+        open_worker: Starts a worker process for a target.
+        progress: Shows the progress.
+
+    Raises:
+        CompileError: an operator or the network cannot be compiled for a batch size.
+    """
     throughputs = []
     with progress.phase("Batch sizes", len(BATCHES)) as advance:
         for size in BATCHES:
@@ -48,7 +58,7 @@ def time_batch_sizes(
 
 
 def recommended_batch(batches: Sequence[BatchThroughput]) -> BatchThroughput:
-    """Return the smallest batch with at least 95 % of the highest throughput."""
+    """Return the batch of the smallest size whose throughput is at least 95 % of the highest."""
     highest = max(batch.images_per_s for batch in batches)
     return min((b for b in batches if b.images_per_s >= _ENOUGH * highest), key=lambda b: b.size)
 
@@ -59,10 +69,16 @@ def compare_runtimes(
     open_worker: Callable[[Target], Worker],
     progress: Progress,
 ) -> dict[str, list[float]]:
-    """Return by runtime (``RUNTIME DTYPE``) the latency of each network in ms.
+    """Return the latency of each network in ms, by runtime and dtype: ``onnxruntime int8``.
 
-    Runtimes take turns, so that all see the same speed of the machine. Those that cannot run a
-    network are left out.
+    Each is the median of three turns: runtimes take turns, so that all see the same speed of the
+    machine. Those that cannot compile a network are left out.
+
+    Args:
+        networks: Graphs, not fused.
+        targets: One target per runtime and dtype.
+        open_worker: Starts a worker process for a target.
+        progress: Shows the progress.
     """
     names = [f"{target.runtime} {target.dtype}" for target in targets]
     timings: dict[str, list[list[float]]] = {name: [[] for _ in networks] for name in names}

@@ -39,7 +39,11 @@ _MAX_SLOWDOWN = 3.0  #: a plan slower than another by this factor is not timed f
 
 @final
 class DeviceBench:
-    """A bench on one device."""
+    """Tunes and times operators and networks on one device, and evaluates compiled networks.
+
+    Methods raise ``CompileError`` for what the runtime cannot compile, and ``DeviceError`` if the
+    device does not answer.
+    """
 
     def __init__(
         self,
@@ -51,12 +55,15 @@ class DeviceBench:
     ):
         """Create a bench.
 
+        It times the sentinel for the first time.
+
         Args:
-            engine: Compiles and runs.
+            engine: The runtime on the device.
             config: Duration of measurements.
-            dtype: Dtype of the sentinel.
-            meter: Energy meter, if there is one.
-            p99_limit_s: Time limit for the p99 latency of a network; ``None``: not measured.
+            dtype: Dtype of the sentinel, a convolution.
+            meter: Energy meter; ``None``: energy is not measured.
+            p99_limit_s: Time limit for the runs of the p99 latency in ``evaluate``; ``None``: it is
+                not measured.
         """
         self._engine, self._config, self._meter, self._p99_limit_s = (
             engine,
@@ -71,8 +78,8 @@ class DeviceBench:
     def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
         """Return the fastest compilation plan of an operator.
 
-        Candidates are at most ``limit`` plans of the engine, and ``first`` if it is not empty. A
-        single candidate is returned without compiling it.
+        Candidates are at most ``limit`` plans of the engine, and ``first`` if it is not empty. Each
+        is compiled and timed; a single candidate is returned without that.
 
         Raises:
             CompileError: no plan compiles.
@@ -100,19 +107,27 @@ class DeviceBench:
         return fastest
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latency of each pair (operator, plan), in order."""
+        """Return the latency of each operator with its compilation plan, in order.
+
+        ``work`` has pairs ``(operator, plan)``. Timings are marked ``drifted`` as by
+        ``Sentinel.watch``.
+        """
         engine, config = self._engine, self._config
         return self._sentinel.watch(
             lambda: [engine.time_operator(op, plan, config) for op, plan in work]
         )
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
-        """Return the latency of a network, with random weights."""
+        """Return the latency of an inference of a fused network, with random weights and images.
+
+        ``plans`` has the compilation plan of each operator. The timing is marked ``drifted`` as by
+        ``Sentinel.watch``.
+        """
         timer = self._engine.network(graph, plans)
         return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return the latencies of two networks in ms, timed in turns.
+        """Return the latencies of two fused networks, timed in turns with random weights.
 
         Raises:
             CompileError: the runtime needs compilation plans.
@@ -121,15 +136,27 @@ class DeviceBench:
         return interleaved(one, other, self._config)
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
-        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences."""
+        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences of a network."""
         return percentiles(self._engine.network(graph, plans), n)
 
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
-        """Return the contents of a compiled network's files, by suffix."""
+        """Compile a fused network; return the contents of its files, by suffix.
+
+        ``plans`` has the compilation plan of each operator; ``weights`` are by operator name, or a
+        ``QuantisedNetwork``.
+        """
         return dict(self._engine.export(graph, plans, weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
-        """Return outputs and measurements of a compiled network, loaded from its files."""
+        """Return outputs and measurements of a network, loaded from its files (by suffix).
+
+        Outputs are for the normalised images ``(N, C, H, W)``. Latency is always measured; energy
+        and p99 latency if the bench was created for them.
+
+        Raises:
+            ConfigError: the energy meter cannot be read.
+            RunError: the energy cannot be measured, see ``meter.measure``.
+        """
         loaded = self._engine.open(files)
         outputs = loaded.session.run(images)
         timing = self._sentinel.watch(lambda: [measure(loaded.timer, self._config)])[0]
@@ -149,16 +176,19 @@ class DeviceBench:
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
-        """Return the latencies of two networks, loaded from their files and timed in turns."""
+        """Return the latencies of two networks, loaded from files by suffix and timed in turns."""
         one, other = (self._engine.open(files).timer for files in (first, second))
         return interleaved(one, other, self._config)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_outputs)`` of a network, loaded from its files; not timed."""
+        """Return the outputs ``(N, n_outputs)`` of a network, loaded from its files (by suffix).
+
+        They are for the normalised images ``(N, C, H, W)``; nothing is timed.
+        """
         return self._engine.open(files).session.run(images)
 
     def sentinel_ms(self) -> tuple[float, ...]:
-        """Return all readings of the sentinel, in ms."""
+        """Return all readings of the sentinel in ms, the oldest first."""
         return self._sentinel.readings_ms
 
 

@@ -38,9 +38,11 @@ class Segment(Protocol):
     """A segment of a network with early exits, loaded by a runtime."""
 
     def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """Return the outputs ``(N, n_outputs)``, after the input of the next segment, if any.
+        """Return ``(features, outputs)``; ``(outputs,)`` for the last segment.
 
-        ``images`` are normalised images, or the output of the segment before, ``(N, C, H, W)``.
+        ``outputs`` are ``(N, n_outputs)``; ``features`` are the input of the next segment. The
+        first segment reads normalised images ``(N, C, H, W)``, others the features of the segment
+        before.
         """
         ...
 
@@ -57,29 +59,32 @@ class Engine(Protocol):
         ...
 
     def operator(self, op: OpSpec, plan: str) -> Timer:
-        """Return a timer of one operator, isolated, on random data."""
+        """Return a timer of one isolated operator on random data: seconds for n runs."""
         ...
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
-        """Return an estimate of what an operator adds to the latency of a network, in ms."""
+        """Return an estimate of what an operator adds to a network's latency (of the batch)."""
         ...
 
     def network(self, graph: Graph, plans: OperatorPlans) -> Timer:
-        """Return a timer of a network, with random weights and images."""
+        """Return a timer of a network with random weights and images: seconds for n inferences."""
         ...
 
     def forget(self, op: OpSpec, plan: str) -> None:
-        """Free an operator that was compiled with a plan."""
+        """Free the memory of an operator that was compiled with ``plan``."""
         ...
 
     def export(
         self, graph: Graph, plans: OperatorPlans, weights: Parameters
     ) -> Mapping[str, bytes]:
-        """Return the contents of a compiled network's files by suffix: ``{".onnx": ...}``."""
+        """Return the contents of a compiled network's files, by suffix: ``{".onnx": ...}``.
+
+        ``weights`` are by operator name for float32, a ``QuantisedNetwork`` for int8.
+        """
         ...
 
     def open(self, files: Mapping[str, Path]) -> "LoadedNetwork":
-        """Return a network loaded from its files, by suffix, on the device."""
+        """Return a network loaded on the device from its files, which are given by suffix."""
         ...
 
 
@@ -87,8 +92,8 @@ class Engine(Protocol):
 class LoadedNetwork:
     """A compiled network, loaded on its device."""
 
-    timer: Timer  #: seconds for n inferences
-    session: Session
+    timer: Timer  #: runs n inferences and returns the seconds
+    session: Session  #: computes its outputs
     uncounted: int = 0  #: additional inferences per call of the timer, which it does not time
 
 
@@ -97,19 +102,21 @@ class DeviceEvaluation:
     """Outputs and measurements of a compiled network on its device."""
 
     outputs: NDArray[np.float32]  #: ``(N, n_outputs)``
-    timing: Timing  #: latency of an inference
-    energy: "MeasuredEnergy | None"  #: ``None`` if the target has no meter
-    p99: Quantity | None = None  #: p99 latency in ms of the runs of ``timing``, if requested
+    timing: Timing  #: latency of an inference (of the whole batch)
+    #: energy of an inference; ``None`` if the target has no meter
+    energy: "MeasuredEnergy | None"
+    #: p99 latency in ms of the runs of ``timing``; ``None`` if not requested, or it takes too long
+    p99: Quantity | None = None
 
 
 @dataclass(frozen=True)
 class Buffer:
     """Shape and dtype of a tensor in memory."""
 
-    shape: tuple[int, ...]
-    dtype: str
+    shape: tuple[int, ...]  #: shape of the tensor
+    dtype: str  #: numpy's name of its dtype
 
     @property
     def n_bytes(self) -> int:
-        """Size in bytes."""
+        """Size of the tensor in bytes, without padding."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize

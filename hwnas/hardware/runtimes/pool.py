@@ -52,12 +52,21 @@ class _Seat:
 
 @final
 class DevicePool:
-    """A pool of workers, one per device; one worker on this machine.
+    """A pool of workers: one per remote device, or one on this machine.
 
     If a device disconnects or does not answer in time, its task is retried on the next device,
     until ``remote.timeout_s`` after its first failure or three failures; then its result is a
     ``DeviceCrashError``. If no device has answered for ``remote.timeout_s``, a ``DeviceError`` is
     the result of all tasks. Several threads may submit tasks.
+
+    Args:
+        target: The target.
+        timing: Duration of measurements.
+        remote: The remote devices; without ``tracker``: this machine.
+        limit_s: Time limit of each call of a worker, in seconds.
+
+    Raises:
+        ConfigError: the target is remote, and its meter would read this machine.
     """
 
     def __init__(self, target: Target, timing: TimingConfig, remote: Remote, limit_s: float):
@@ -73,7 +82,11 @@ class DevicePool:
             seat.thread.start()
 
     def run(self, tasks: Sequence[Callable[[Worker], T]]) -> Iterator[tuple[int, T | HwnasError]]:
-        """Yield the index and the result (or error) of each task as it ends, in any order."""
+        """Run tasks; yield the index of each and its result, in the order in which they end.
+
+        The result of a task that failed is its ``HwnasError``, which is not raised. If the
+        iteration is stopped, tasks that have not started are dropped.
+        """
         results: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         jobs = [_Job(index, task, results) for index, task in enumerate(tasks)]
         with self._changed:
@@ -95,7 +108,9 @@ class DevicePool:
         """Return the result of one task.
 
         Raises:
-            HwnasError: the task raised it, or no device completed the task.
+            HwnasError: the task raised it.
+            DeviceError: no device answered, or the pool was closed.
+            DeviceCrashError: devices answer, but the task made them fail repeatedly.
         """
         ((_, result),) = self.run([task])
         if isinstance(result, HwnasError):
@@ -103,7 +118,7 @@ class DevicePool:
         return result
 
     def close(self) -> None:
-        """Stop all workers; unfinished tasks end with a ``DeviceError``."""
+        """Kill all worker processes; unfinished tasks end with a ``DeviceError``."""
         with self._changed:
             self._closed = True
             self._end_all(_stopped())
@@ -203,30 +218,37 @@ class DevicePool:
 
 
 def _stopped() -> DeviceError:
-    return DeviceError("The workers were stopped.")
+    return DeviceError("The workers were stopped before the task ended. Repeat the command.")
 
 
 @final
 class RetryingPool:
-    """The methods of ``Worker``, run by any worker of a pool, with retries."""
+    """The methods of ``Worker``, run by any worker of a pool, with retries.
+
+    Methods raise ``CompileError`` for what cannot be compiled or crashes, and ``DeviceError`` if no
+    device answers.
+    """
 
     def __init__(self, pool: DevicePool):
         self._pool = pool
 
     def tune(self, op: OpSpec, limit: int) -> str:
-        """Return the fastest of at most ``limit`` compilation plans of an operator."""
+        """Return the fastest of at most ``limit`` compilation plans of an operator.
+
+        See ``DeviceBench.tune``.
+        """
         return self._pool.do(lambda worker: worker.tune(op, limit))
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latency of each pair (operator, plan), in order."""
+        """Return the latency of each pair (operator, compilation plan) in ``work``, in order."""
         return self._pool.do(lambda worker: worker.time_operators(work))
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
-        """Return the latency of a network, with random weights."""
+        """Return the latency of a fused network, see ``DeviceBench.time_network``."""
         return self._pool.do(lambda worker: worker.time_network(graph, plans))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return the latencies of two networks in ms, timed in turns.
+        """Return the latencies of two fused networks, timed in turns with random weights.
 
         Raises:
             CompileError: the runtime needs compilation plans.
@@ -234,23 +256,23 @@ class RetryingPool:
         return self._pool.do(lambda worker: worker.interleaved_networks(first, second))
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
-        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences."""
+        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences of a network."""
         return self._pool.do(lambda worker: worker.percentiles(graph, plans, n))
 
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
-        """Return the contents of a compiled network's files, by suffix."""
+        """Compile a fused network; return its files, see ``DeviceBench.export``."""
         return self._pool.do(lambda worker: worker.export(graph, plans, weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
-        """Return outputs and measurements of a compiled network, loaded from its files."""
+        """Return outputs and measurements of a network, see ``DeviceBench.evaluate``."""
         return self._pool.do(lambda worker: worker.evaluate(files, images))
 
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
-        """Return the latencies of two networks, loaded from their files and timed in turns."""
+        """Return the latencies of two networks, loaded from files by suffix and timed in turns."""
         return self._pool.do(lambda worker: worker.interleaved(first, second))
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_outputs)`` of a network, loaded from its files; not timed."""
+        """Return the outputs ``(N, n_outputs)`` for images, see ``DeviceBench.run``."""
         return self._pool.do(lambda worker: worker.run(files, images))

@@ -34,9 +34,16 @@ _START_S = 120.0  #: limit to import a compiler and time the sentinel on a busy 
 class Worker:
     """The methods of ``DeviceBench``, run in another process. Not thread-safe.
 
-    A call whose process crashes, or that takes longer than ``limit_s`` seconds, is a
-    ``CompileError``; while the process starts, a ``ConfigError``; for a remote target always a
-    ``DeviceError``.
+    The first call starts the process. If the process crashes during a call, or the call takes
+    longer than ``limit_s`` seconds, it raises a ``CompileError``; while the process starts, a
+    ``ConfigError``; for a remote target always a ``DeviceError``. The next call starts a new
+    process.
+
+    Args:
+        target: The target.
+        timing: Duration of measurements.
+        remote: The remote device; without ``tracker``: this machine.
+        limit_s: Time limit of each call, in seconds.
 
     Raises:
         ConfigError: the target is remote, and its meter would read this machine.
@@ -58,15 +65,15 @@ class Worker:
         return cast(str, self._call("tune", op, limit, first))
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latency of each pair (operator, plan), in order."""
+        """Return the latency of each pair (operator, compilation plan) in ``work``, in order."""
         return cast("list[Timing]", self._call("time_operators", list(work)))
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
-        """Return the latency of a network, with random weights."""
+        """Return the latency of a fused network, see ``DeviceBench.time_network``."""
         return cast(Timing, self._call("time_network", graph, _used(graph, plans)))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return the latencies of two networks in ms, timed in turns.
+        """Return the latencies of two fused networks, timed in turns with random weights.
 
         Raises:
             CompileError: the runtime needs compilation plans.
@@ -74,25 +81,25 @@ class Worker:
         return cast(InterleavedTimings, self._call("interleaved_networks", first, second))
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
-        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences."""
+        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences of a network."""
         return cast("dict[str, float]", self._call("percentiles", graph, _used(graph, plans), n))
 
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
-        """Return the contents of a compiled network's files, by suffix."""
+        """Compile a fused network; return its files, see ``DeviceBench.export``."""
         return cast("dict[str, bytes]", self._call("export", graph, _used(graph, plans), weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
-        """Return outputs and measurements of a compiled network, loaded from its files."""
+        """Return outputs and measurements of a network, see ``DeviceBench.evaluate``."""
         return cast(DeviceEvaluation, self._call("evaluate", dict(files), images))
 
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
-        """Return the latencies of two networks, loaded from their files and timed in turns."""
+        """Return the latencies of two networks, loaded from files by suffix and timed in turns."""
         return cast(InterleavedTimings, self._call("interleaved", dict(first), dict(second)))
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_outputs)`` of a network, loaded from its files; not timed."""
+        """Return the outputs ``(N, n_outputs)`` for images, see ``DeviceBench.run``."""
         return cast("NDArray[np.float32]", self._call("run", dict(files), images))
 
     def sentinel_ms(self) -> tuple[float, ...]:
@@ -100,7 +107,7 @@ class Worker:
         return cast("tuple[float, ...]", self._call("sentinel_ms"))
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, if there is one; the next call starts a new one."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
@@ -113,10 +120,10 @@ class Worker:
             self._process = None
 
     def kill(self, gently: bool) -> None:
-        """Kill the process from another thread; the running call raises.
+        """Kill the process from another thread; the running call raises an error.
 
         Args:
-            gently: Whether it may finish its call on a remote device, for at most ``GRACE_S``.
+            gently: Whether the process of a remote device may finish its call first.
         """
         process = self._process
         if process is None or not process.is_alive():
@@ -162,7 +169,8 @@ class Worker:
             if not self._pipe.poll(limit_s):
                 self.close()
                 reason = f"no answer within {limit_s:g} s ({method.replace('_', ' ')})"
-                raise self._failure(f"{reason}; it was killed{_limit_hint(method)}", method)
+                hint = _limit_hint(method)
+                raise self._failure(f"{reason}; the process was killed{hint}", method)
             kind, content = self._pipe.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
             raise self._death(method) from None
@@ -181,16 +189,20 @@ class Worker:
         code = self._process.exitcode
         self.close()
         cause = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
-        return self._failure(f"it died of {cause} ({method.replace('_', ' ')})", method)
+        return self._failure(f"the process died of {cause} ({method.replace('_', ' ')})", method)
 
     def _failure(self, what: str, method: str) -> HwnasError:
         target, _, remote = self._arguments
         if self._is_remote:
-            return DeviceError(f"Device '{remote.key}' at {remote.tracker}: {what}.")
+            return DeviceError(
+                f"Worker of device '{remote.key}' at {remote.tracker}: {what}. Check the device, "
+                "and that its server runs."
+            )
         message = f"Compiler process of target '{target.name}': {what}."
         if method == "start":  # LLVM aborts on unknown values; every operator would fail alike
-            return ConfigError(f"{message} {backends.get(target.runtime).start_hint}".strip())
-        return CompileError(message)
+            hint = backends.get(target.runtime).start_hint or "Choose another target.runtime."
+            return ConfigError(f"{message} {hint}")
+        return CompileError(f"{message} Choose another search space or target.runtime.")
 
 
 def _limit_hint(method: str) -> str:
@@ -304,4 +316,5 @@ def _named(error: Exception) -> tuple[str, str]:
     if isinstance(error, HwnasError):
         return type(error).__name__, str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "CompileError", f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
+    reason = f"{type(error).__name__}: {lines[-1] if lines else 'no text'}"[:300]
+    return "CompileError", f"{reason}. Choose another search space or target.runtime."

@@ -144,7 +144,9 @@ def test_close_stops_running_tasks(fake: type[FakeWorker]) -> None:
         start = time.monotonic()
         results = list(pool.run([hang] * 5))
         assert time.monotonic() - start < 3.0
-    assert [str(result) for _, result in results] == ["The workers were stopped."] * 5
+    assert [str(result) for _, result in results] == [
+        "The workers were stopped before the task ended. Repeat the command."
+    ] * 5
 
 
 def test_abandoned_tasks_are_dropped(fake: type[FakeWorker]) -> None:

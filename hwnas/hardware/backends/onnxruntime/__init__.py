@@ -81,7 +81,7 @@ class OnnxRuntimeSettings(BackendSettings):
 
     @property
     def is_nvidia(self) -> bool:
-        """True if the provider runs on NVIDIA GPUs: cuda, tensorrt or nvtensorrtrtx."""
+        """True if the provider is cuda, tensorrt or nvtensorrtrtx, for NVIDIA GPUs."""
         return self.provider in _NVIDIA
 
     @property

@@ -53,7 +53,7 @@ class Kernels(Protocol):
 
     @property
     def unit(self) -> str:
-        """Dtype of two arrays: one holds all constants of a network, one all activations."""
+        """Dtype of the array of all constants of a network, and of that of all activations."""
         ...
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:

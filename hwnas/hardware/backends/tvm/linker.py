@@ -51,7 +51,7 @@ class LinkedNetwork:
 
     @property
     def parameters(self) -> list[Buffer]:
-        """The parameters of the function, in order: image, weights, output, arena."""
+        """The parameters of the function in order, that is image, weights, output, arena."""
         return [self.image, self.weights, self.output, self.arena]
 
 
