@@ -225,7 +225,7 @@ def _verb_of_run(arguments: Sequence[str]) -> str:
     if verb not in RESUMABLE:
         raise ConfigError(
             f"{run} is a folder of 'hwnas {verb}'. To continue it, repeat the command: "
-            f"{manifest['command']}"
+            f"{manifest.get('command', f'hwnas {verb}')}"
         )
     return verb
 
