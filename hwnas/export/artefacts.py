@@ -66,7 +66,7 @@ def build(
 
 
 def decoded_side(data: ImageData) -> int:
-    """Return the side of the square images of a data set in pixels, before they are resized."""
+    """Return the side in pixels of the square images of a data set, as they are stored."""
     return int(data.test.take(torch.tensor([0])).images.shape[1])
 
 
@@ -94,7 +94,7 @@ def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
 def pixels_of(images: Tensor, resolution: int) -> NDArray[np.uint8]:
     """Return uint8 images ``(N, H, W, C)`` resized to ``(N, resolution, resolution, C)``.
 
-    Images of this height are returned as they are.
+    Resizing is bilinear with antialiasing. Images of this height are returned as they are.
     """
     if images.shape[1] != resolution:
         x = images.permute(0, 3, 1, 2).float()

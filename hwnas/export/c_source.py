@@ -74,6 +74,9 @@ def c_files(
         images: ``mean`` and ``std`` of each channel, as fractions of 255, and ``decoded_side``, the
             height and width of the images of the data set, as in ``preprocessing.json``.
         tested: Images for ``test.c``.
+
+    Raises:
+        CompileError: the TFLite file has several inputs or outputs, or they are not int8.
     """
     from hwnas.hardware.backends.vela.compiler import read_interface  # imports Vela
 

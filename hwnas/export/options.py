@@ -36,7 +36,7 @@ class SplitConfig:
     export: str = ""  #: folder of an export
     #: targets on which the parts are timed, several as [A,B]; default: that of the export
     target: Target | None = None
-    #: maximum number of places at which the network is split, each in two parts; one place a split
+    #: maximum number of splits; each divides the network at another place into two parts
     cuts: int = bounded("[1, 100]", 4)
     #: batch sizes to time, in images per inference
     batches: list[int] = field(default_factory=lambda: [1, 2, 4, 8], metadata=limits("[1, 256]"))

@@ -106,14 +106,16 @@ def pick(front: Front, wanted: str, *, force: bool = False) -> list[str]:
     if wanted in NAMES:
         return [_id_by_name(wanted, offers, front.objectives)]
     if re.fullmatch(r"[\w-]+", wanted):
-        raise ConfigError(f"{unknown_name('pick', wanted, NAMES)} Or give an id or an expression.")
+        example = "Or give an id, or an expression as 'accuracy max where latency_ms <= 0.8'."
+        raise ConfigError(f"{unknown_name('pick', wanted, NAMES)} {example}")
     columns = sorted(set.intersection(*map(set, offers.values())))
     query = parse(wanted, columns)
     fitting = {name: values for name, values in offers.items() if query.holds(values)}
     if not fitting:
         named = [n for n in columns if n in wanted]
         raise ConfigError(
-            f"None of {len(offers)} members of the front fulfils pick='{wanted}'. Change limits; "
+            f"None of {len(offers)} members of the front meets the limits of pick='{wanted}'. "
+            "Change the limits; "
             f"on the front: {_ranges([*offers.values()], named, quality_in(front.objectives))}."
         )
     if query.column is None:

@@ -160,7 +160,7 @@ class ThresholdRecord(TypedDict):
 
     #: minimum confidence of each exit; an image leaves at the first exit that reaches it
     thresholds: Annotated[list[float], NumberBounds(1, 100)]
-    foreseen: ExitStatisticsRecord  #: predicted, from the second half of the validation split
+    foreseen: ExitStatisticsRecord  #: on the half of the validation split that chose no thresholds
     found: ExitStatisticsRecord  #: on the test split
 
 
@@ -198,7 +198,7 @@ class Proof(TypedDict):
     own_artefact: str  #: the artefact that the target runs
     figures: dict[str, QuantityRow]  #: costs of ``own_artefact`` on the target, by name
     details: dict[str, float | None]  #: further results of the measurement
-    budget: dict[str, LimitRecord]  #: by figure
+    budget: dict[str, LimitRecord]  #: limits by name of the cost
     max_int8_drop: float  #: allowed loss by int8, in the points of ``MetricLoss``
     tolerances: dict[str, dict[str, float | str]]  #: allowed errors by dtype, see ``checks``
     checks: list[CheckRecord]
@@ -275,7 +275,7 @@ def _check_exits(proof: Proof, record: EarlyExitsRecord) -> None:
         if size != expected:
             raise SchemaError(f"'exits.{part}' has length {size}; allowed: {expected}")
     if {len(record[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
-        raise SchemaError(f"'exits': 'left' must have length {n - 1}, predicted and measured")
+        raise SchemaError(f"'left' of 'exits.foreseen' and 'exits.found' must have {n - 1} entries")
     graph = exits_from_json(record)
     if without_exits(graph).nodes != operators_from_json(proof["model"]["operators"]).nodes:
         raise SchemaError("'exits.operators' without exits differ from 'model.operators'")
@@ -290,8 +290,8 @@ def _check_outcome(proof: Proof) -> None:
     names = {name for name in kinds() if name in proof["files"]}
     if {*proof["artefacts"]} != names:
         raise SchemaError(
-            f"'artefacts' has {', '.join(sorted(proof['artefacts']))}, but 'files' has "
-            f"{', '.join(sorted(names))}"
+            f"'artefacts' has {', '.join(sorted(proof['artefacts'])) or 'none'}, but the artefacts "
+            f"in 'files' are {', '.join(sorted(names)) or 'none'}"
         )
     for check in proof["checks"]:
         value = float("nan") if check["found"] is None else check["found"]
@@ -318,9 +318,12 @@ def _check_task(proof: Proof) -> None:
     task, model = tasks.from_json({**proof["task"]}), proof["model"]
     n = model["operators"][-1]["op"]["out_shape"][0]
     if not task.n_outputs == model["n_outputs"] == n:
-        raise SchemaError(f"the network has {n} outputs, its task {task.n_outputs}")
+        raise SchemaError(
+            f"the last operator has {n} outputs, 'model.n_outputs' is {model['n_outputs']}, and "
+            f"'task' has {task.n_outputs}: they must be equal"
+        )
     if task.metric not in proof["reference"]:
-        raise SchemaError(f"'reference' has no {task.metric}")
+        raise SchemaError(f"'reference' has no value of the metric, '{task.metric}'")
     for name, row in proof["artefacts"].items():
         if "not_run" not in row:
             value = {**row}.get(task.metric)

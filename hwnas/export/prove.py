@@ -60,7 +60,7 @@ class ProofEvidence:
     figures: Mapping[str, Quantity]
     agreements: Mapping[str, Agreement]  #: differences to torch, by artefact that runs here
     not_run: Mapping[str, str]  #: reasons why artefacts do not run on this machine, by name
-    cost: Cost  #: of the artefact that the target runs
+    cost: Cost  #: costs of the artefact that the target runs
     checks: Sequence[Check]
 
     @property

@@ -148,9 +148,9 @@ def _preprocessing(folder: Path, recorded: Proof) -> Iterator[str]:
 
 
 def same_values(actual: object, expected: object) -> bool:
-    """Return whether two JSON values are equal; numbers may differ by a factor of 1e-5.
+    """Return whether two JSON values are equal, with the same keys and lengths.
 
-    That applies where ``expected`` is a float. Mappings need the same keys, lists the same length.
+    Where ``expected`` is a float, a relative difference of up to 1e-5 is allowed.
     """
     if isinstance(expected, Mapping):
         return (

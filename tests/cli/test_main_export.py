@@ -732,7 +732,7 @@ def test_killed_export_leaves_no_partial_folder(searched: Path, tmp_path: Path) 
     ("options", "message"),
     [
         (["pick=fastst"], "Unknown pick 'fastst'. Did you mean 'fastest'"),
-        (["pick=accuracy max where latency_ms < 0"], "fulfils pick="),
+        (["pick=accuracy max where latency_ms < 0"], "meets the limits of pick="),
         (["id=123456789012"], "none of 10 candidates has this id. Similar ids"),
         (["pick=fastest", "id=1"], "give one of them"),
         (["target_name=cpu"], "Unknown target 'cpu'. Did you mean 'npu'? Allowed: npu."),
