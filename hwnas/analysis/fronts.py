@@ -108,7 +108,7 @@ class ComparedRun:
     #: pairs runs of different groups in tests: the seed; of CSV files the column ``run``
     block: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)  #: of the manifest; empty: CSV file
-    #: digest of images and splits, equal for runs on the same; ``None``: unknown
+    #: text that is equal for runs on the same images and splits; ``None``: unknown
     data: str | None = None
     limits: Mapping[str, float] = field(default_factory=dict)  #: limits of the budget by cost
     target: str | None = None  #: name of the target; ``None``: CSV file
@@ -224,8 +224,8 @@ class ReferenceFrame:
     """Ideal and reference point of a comparison, in the units of the objectives."""
 
     objectives: tuple[Objective, ...]
-    ideal: Array  #: ``(objectives,)``
-    reference: Array  #: ``(objectives,)``; worse than the ideal in each
+    ideal: Array  #: ideal point ``(objectives,)``
+    reference: Array  #: reference point ``(objectives,)``, worse than the ideal in each objective
     origin: str  #: origin of the reference point, as text
 
     @property

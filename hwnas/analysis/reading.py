@@ -130,10 +130,10 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
 
 
 def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint] | None:
-    """Return the verified members of a search's ``front.csv`` that are on the front.
+    """Return the verified members of a search's ``front.csv``, including dominated ones.
 
-    They are within the budget, and not slower in int8 than in float32. ``None``: it is another CSV
-    file, without verified figures.
+    Those over the budget, or slower in int8 than in float32, are left out. ``None``: it is another
+    CSV file, without verified figures.
 
     Raises:
         RunError: the file cannot be read, or a verified value is missing or not a finite number.

@@ -39,7 +39,8 @@ def decisions(
 ) -> list[DecisionRow]:
     """Return the decision log: changes of the searched front, rejected candidates, verification.
 
-    Candidates rejected between two changes of the front share a line. Stopped ones have none.
+    Candidates rejected between two changes of the front share a line. Other candidates that do not
+    enter the front have none.
 
     Args:
         candidates: Candidates in order of trials; repeated ones are ignored.

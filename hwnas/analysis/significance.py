@@ -167,13 +167,15 @@ class Ranking:
     mean_ranks: Sequence[float]  #: of each group; 1 is the best
     n_blocks: int  #: number of seeds
     statistic: float  #: chi squared of Friedman's test
-    p: float  #: its p-value
+    p: float  #: p-value of ``statistic``
     f_statistic: float  #: F of Iman and Davenport's variant, which is less conservative
-    f_p: float  #: its p-value
+    f_p: float  #: p-value of ``f_statistic``
     critical_difference: float  #: Nemenyi's: larger differences of mean ranks are significant
 
     def cliques(self) -> list[tuple[int, ...]]:
-        """Return the maximal sets of two or more groups that do not differ, best first.
+        """Return the maximal sets of two or more groups that do not differ significantly.
+
+        Sets with the best group are first.
 
         Groups are indices into ``groups``.
         """

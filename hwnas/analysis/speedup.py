@@ -32,7 +32,7 @@ class CostRatio:
     """Cost of the baseline divided by that of the front."""
 
     value: float  #: above 1: the front is cheaper
-    interval: BootstrapInterval | None = None  #: 95 %; ``None``: unknown
+    interval: BootstrapInterval | None = None  #: 95 % interval; ``None``: unknown
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class AccuracyRange:
     """The accuracies that both fronts reach, with the cost ratios over them."""
 
     levels: Sequence[CostAtAccuracy]  #: accuracies of members of both fronts, ascending
-    lowest: CostRatio
-    highest: CostRatio
+    lowest: CostRatio  #: lowest ratio at any accuracy of the range
+    highest: CostRatio  #: highest ratio at any accuracy of the range
     mean: CostRatio  #: geometric mean over the range of accuracies
-    #: 95 % of the front's highest quality minus that of the baseline; ``None``: unknown
+    #: 95 % interval of the front's highest quality minus the baseline's; ``None``: unknown
     gain_interval: BootstrapInterval | None = None
 
     @property
@@ -83,7 +83,8 @@ class AccuracyLevel:
     #: the accuracy is that of the front
     quality_at_cost: float | None
     gain: float | None  #: ``quality_at_cost - quality``
-    gain_interval: tuple[float | None, float | None] | None  #: 95 %; ``None``: unknown
+    #: 95 % interval of ``gain``; ``None``: unknown
+    gain_interval: tuple[float | None, float | None] | None
 
 
 @dataclass(frozen=True)

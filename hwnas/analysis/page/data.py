@@ -21,11 +21,11 @@ class PagePoint:
     id: str  #: id of the genotype, or of the row of a CSV file
     figures: Quantities  #: figures of the search or of a CSV file, by column
     options: Sequence[tuple[str, Option]] = ()  #: names and values of the genotype's choices
-    trial: int | None = None  #: ``None``: of a CSV file
+    trial: int | None = None  #: number of the trial; ``None``: it is of a CSV file
     on_front: bool = False  #: True for members of the front shown
     #: figures of the compiled artefact, by column; empty if it is not verified
     verified: Quantities = field(default_factory=dict)
-    note: str = ""  #: of members: why not on the verified front; else empty
+    note: str = ""  #: why a member is not on the verified front; empty: it is, or it is no member
     stopped: bool = False  #: True if evaluation was stopped early as dominated
 
 
@@ -56,7 +56,7 @@ class FrontExplorer:
     columns: Mapping[str, Metric]  #: metrics of all shown figures, including objectives, by column
     runs: Sequence[RunData]
     limits: Mapping[str, float] = field(default_factory=dict)  #: budget limits, by column
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  #: paragraphs below the title
     marked: tuple[str, frozenset[str]] = ("", frozenset())  #: label and ids of framed points
     link: tuple[str, str] = ("", "")  #: address and text of a link; empty: none
     beside: OverlaidFront | None = None  #: a baseline, drawn in a muted colour
