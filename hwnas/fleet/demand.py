@@ -128,15 +128,14 @@ def read_gaps(path: Path) -> Array:
             f"{path} has {len(result)} requests; a trace needs at least {MIN_ARRIVALS}. Give a "
             "longer trace, or omit trace for Poisson arrivals."
         )
-    messages = [row[column] for row in result]
-    times = np.array(
-        [calendar.parse_time(one, f"{path}, row {i}") for i, one in enumerate(messages)]
-    )
+    texts = [row[column] for row in result]
+    times = np.array([calendar.parse_time(one, f"{path}, row {i}") for i, one in enumerate(texts)])
     gaps = np.diff(times)
-    if (gaps < 0).any() or not gaps.sum() > 0:
+    if (gaps < 0).any():
+        raise ConfigError(f"{path}: the times of column {column} must ascend: sort the rows.")
+    if not gaps.sum() > 0:
         raise ConfigError(
-            f"{path}: the times of column {column} must ascend, and not be all equal: sort the "
-            "rows by time."
+            f"{path}: all times of column {column} are equal: give a trace with different times."
         )
     scaled: Array = gaps / gaps.mean()
     return scaled

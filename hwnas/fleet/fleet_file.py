@@ -278,5 +278,5 @@ def unreachable(service: Service, fleet: Fleet) -> Iterator[str]:
 
 
 def payload_mbit(payload_kib: Kib) -> float:
-    """Return a payload in megabits (1e6 bits)."""
+    """Return the megabits (1e6 bits) of a payload in KiB."""
     return payload_kib * 1024 * 8 / 1e6

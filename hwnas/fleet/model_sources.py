@@ -124,5 +124,5 @@ def _check(splits: list[SplitNetwork], catalogue: ModelCatalogue) -> None:
                 raise ConfigError(
                     f"Service file: splits: {name} '{getattr(split, name)}' is not "
                     f"{'a model of fronts' if name == 'model' else 'a row of profiles'}: give one "
-                    f"of (as ID-PRECISION) {join_names(known)}."
+                    f"of (as ID-PRECISION) {join_names(known) or 'none exist'}."
                 )

@@ -61,8 +61,8 @@ class PoolType:
     device: str  #: name of the device in the fleet file
     model: str  #: ``ID-PRECISION``, or a part of a split network
     batch: Annotated[int, NumberBounds(1, 65_536)]  #: maximum batch size
-    wait_ms: _Ms  #: maximum wait of a request for a full batch
-    limit_ms: Positive  #: limit of the pool's 99th percentile
+    wait_ms: _Ms  #: maximum wait in ms of a request for a full batch
+    limit_ms: Positive  #: limit of the 99th percentile of the pool's latencies in ms
     goodput: Positive  #: requests/s of a replica, by simulation
     least: Size  #: minimum replicas for this goodput
     accuracy: QuantityRow | None  #: fraction in [0, 1]; ``None``: a part of a split network
@@ -77,7 +77,7 @@ class ReplicaPool:
     """A pool in an hour: equal replicas that share a queue."""
 
     kind: str  #: name of its ``PoolType``
-    replicas: Size  #: including spare ones
+    replicas: Size  #: number of replicas, including spare ones
     spread: _Count  #: spare replicas, and maximum on one machine; 0: no redundancy
     goodput: Positive  #: requests/s of a replica, corrected for the hour
 
@@ -225,11 +225,10 @@ def _check(plan: DeploymentPlan) -> None:
         for route in (*hour_plan.routes, *hour_plan.degraded):
             _check_route(route, f"'hours[{i}]'", {*plan.classes}, names)
         for kind in names:
-            if kind not in plan.kinds or plan.kinds[kind].device not in plan.devices:
-                raise SchemaError(
-                    f"'hours[{i}]': the pool '{kind}' is not in 'kinds', or its device not in "
-                    "'devices'"
-                )
+            if kind not in plan.kinds:
+                raise SchemaError(f"'hours[{i}]': the pool '{kind}' is not in 'kinds'")
+            if (device_name := plan.kinds[kind].device) not in plan.devices:
+                raise SchemaError(f"'kinds.{kind}': the device '{device_name}' is not in 'devices'")
     for name, device in plan.devices.items():
         if len(plan.carbon.get(device.region, ())) != len(text):
             raise SchemaError(

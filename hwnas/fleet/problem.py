@@ -59,7 +59,7 @@ class PlanningProblem:
 
 
 def missing_keys(problem: PlanningProblem) -> dict[str, list[str]]:
-    """Return the keys of ``fleet.yaml`` that are missing for ``energy`` and for ``carbon``."""
+    """Return two lists of missing keys of ``fleet.yaml``: those of ``energy`` and ``carbon``."""
     devices = problem.devices
     energy = [f"devices.{name}.busy_w" for name, device in devices if device.busy_w is None]
     regions = sorted({device.region for _, device in devices})
@@ -68,7 +68,10 @@ def missing_keys(problem: PlanningProblem) -> dict[str, list[str]]:
 
 
 def missing_key_notes(problem: PlanningProblem) -> list[str]:
-    """Return one message on missing values that count as 0 (``busy_w``: as ``idle_w``), or none."""
+    """Return a list with one message on missing values that count as 0; empty if none are missing.
+
+    A missing ``busy_w`` counts as ``idle_w``.
+    """
     idle = {f"devices.{name}.busy_w" for name, device in problem.devices if device.idle_w}
     keys = [
         *(f"{key} (as idle_w)" if key in idle else key for key in missing_keys(problem)["carbon"]),
@@ -90,7 +93,10 @@ def _models_without_memory(problem: PlanningProblem) -> list[str]:
 
 
 def ignored_predictions(problem: PlanningProblem) -> list[str]:
-    """Return one message on predictions ignored as they are of other weights, or none."""
+    """Return a list with one message on models whose predictions are ignored; empty if none are.
+
+    Predictions are ignored if they are of other weights than the model in ``fronts``.
+    """
     names = problem.answers.left_out
     if not names:
         return []
@@ -109,6 +115,8 @@ _UNITS = {
 
 def check_required_keys(problem: PlanningProblem, objective: str, path: Path) -> None:
     """Check that ``fleet.yaml`` has the values that the objective and the budgets need.
+
+    ``path`` is that of the file, for the message.
 
     Raises:
         ConfigError: keys are missing; the message names them.

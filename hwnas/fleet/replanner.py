@@ -80,7 +80,8 @@ def replan(
         progress: Receives phases.
 
     Raises:
-        ConfigError: telemetry, plan and service do not match.
+        ConfigError: telemetry, plan and service do not match, or no model keeps the limits of a
+            class.
         BudgetError: a limit leaves demand unserved; the message names it.
     """
     began = time.perf_counter()

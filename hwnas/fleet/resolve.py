@@ -156,7 +156,7 @@ _NEAR = 1e-5  # relative tolerance of limits
 
 
 def columns_of(task: PlanningTask, i: int, used: Sequence[Hour]) -> OptionColumns:
-    """Return the options with which hour ``i`` is solved again, as columns of hour 0.
+    """Return the options with which hour ``i`` is solved again; ``hour`` of all columns is 0.
 
     All of a small task; else those cheap at list prices, or on placements of the hours ``used``.
     """

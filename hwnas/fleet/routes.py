@@ -43,7 +43,7 @@ class OptionArrays:
     accuracy: Array  #: lower end of the accuracy, in [0, 1]
     usd: Array  #: transfer cost of a request in $
     threshold: Array  #: confidence of the first model below which requests are escalated
-    links: NDArray[np.float64]  #: ``(options, links)``: megabits of a request
+    links: NDArray[np.float64]  #: megabits of a request on each link ``(options, links)``
 
     def __len__(self) -> int:
         return self.request_class.size
@@ -66,8 +66,8 @@ def find_choices(problem: PlanningProblem, goodputs: Goodputs, progress: Progres
     """Return the placements and options of a problem.
 
     Raises:
-        ConfigError: a class has no option; the message has the limit that is too tight, and the
-            nearest feasible value.
+        ConfigError: a class with demand has no option within its limits of accuracy and latency;
+            the message has the limit that is too tight, and the nearest feasible value.
     """
     limits = pool_limits(problem)
     goodputs.prepare(curve_arguments(problem), progress)

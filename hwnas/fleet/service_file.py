@@ -36,7 +36,7 @@ class RequestDemand:
 class RequestClass:
     """Requirements and demand of a class of requests."""
 
-    #: limit of the 99th percentile of latencies, with the network
+    #: limit of the 99th percentile of latencies in ms, with the network
     p99_ms: Annotated[float, NumberBounds(0, 1e7, exclusive=True)]
     regions: Annotated[list[Name], NumberBounds(1, 100)]  #: regions that may serve requests
     demand: RequestDemand  #: requests/s and arrival times
@@ -62,7 +62,7 @@ class RequestClass:
 
 @dataclass(frozen=True)
 class FailureTolerance:
-    """Failures that a plan must survive with at most 1 % late requests."""
+    """Failures that a plan must survive with at most 1 % late requests in the minute after them."""
 
     any_one: Literal["device"] | None = None  #: ``device``: failure of any one machine
     #: ``spot``: failure of all spot machines together

@@ -65,7 +65,7 @@ class ClassStatistics:
 
     requests: int  #: number of requests, without the first 5 % of the time
     late: float  #: fraction of these requests that are later than the class's limit, or lost
-    late_after: float  #: fraction in the minute after failures; 0 without a failure
+    late_after: float  #: fraction of late requests in the minute after failures; 0 without them
     lost: int  #: number of requests without a response, in the whole simulated time
     p50_ms: float  #: median latency; infinite if too many requests are lost
     p99_ms: float  #: 99th percentile of latencies; infinite if too many requests are lost
@@ -142,7 +142,8 @@ def _check_size(plan: DeploymentPlan, hour: int, setup: SimulationSetup) -> None
     if is_short or rate * seconds * _REQUEST_BYTES > memory:
         raise ConfigError(
             f"Hour {hour} has {rate:.4g} requests/s, too many to simulate: the simulator holds "
-            f"{min(_FITTING, memory // _REQUEST_BYTES):,} requests; reduce the demand or load."
+            f"{min(_FITTING, memory // _REQUEST_BYTES):,} requests; reduce the demand in the "
+            "service file, or the option load."
         )
 
 

@@ -206,7 +206,10 @@ def _by_hours(task: PlanningTask, limit_s: float, progress: Progress) -> Solutio
 
 
 def select_options(task: PlanningTask, guide: ColumnGenerationResult, i: int) -> OptionColumns:
-    """Return the options of hour ``i`` with low reduced costs, as columns of hour 0."""
+    """Return the options of hour ``i`` with low reduced costs; ``hour`` of all columns is 0.
+
+    ``guide`` is the result of ``generate_columns``.
+    """
     o, score = task.choices.options, np.full(len(task.choices.placements), np.inf)
     for s in range(task.n_scenarios):
         for k in range(len(task.problem.classes)):

@@ -113,8 +113,8 @@ def read_samples(path: Path, plan: DeploymentPlan) -> tuple[list[TelemetrySample
     by_hour = "hour" in result[0]
     if by_hour == ("time" in result[0]):
         raise ConfigError(
-            f"{path} must have either a column time (dates) or a column hour (of the plan), not "
-            "both."
+            f"{path} must have a column time (dates) or a column hour (of the plan); it has "
+            f"{'both: remove one' if by_hour else 'neither: add one'}."
         )
     return [_telemetry_sample(raw, path, i, plan) for i, raw in enumerate(result)], by_hour
 

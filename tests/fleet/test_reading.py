@@ -124,7 +124,7 @@ def test_trace_gives_gaps_and_short_trace_raises(tmp_path: Path) -> None:
     times = Arrivals(gaps).at(10.0, 50_000, np.random.default_rng(0))
     assert times[-1] == pytest.approx(5000, rel=0.01)
     path.write_text("time\n" + "\n".join(map(str, seconds[::-1])))
-    with pytest.raises(HwnasError, match="must ascend, and not be all equal"):
+    with pytest.raises(HwnasError, match="must ascend: sort the rows"):
         read_gaps(path)
 
 

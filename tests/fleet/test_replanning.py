@@ -330,7 +330,7 @@ def test_in_place_replan_follows_links_and_recovers(
     [
         (
             "class,requests_per_s\nweb,3\n",
-            "must have either a column time (dates) or a column hour",
+            "must have a column time (dates) or a column hour",
         ),
         ("hour,class,requests_per_s\n0,wep,3\n", "Did you mean 'web'?"),
         ("hour,class,requests_per_s\n0,web,-3\n", "'row 0.requests_per_s' is -3"),

@@ -56,7 +56,7 @@ class DeployedPool:
     kind: PoolType
     source: PoolModelSource
     model: ServedModel | None  #: ``None``: the model file is unknown
-    replicas: tuple[int, ...]  #: by hour
+    replicas: tuple[int, ...]  #: number of replicas by hour
     rates: tuple[float, ...]  #: planned requests/s by hour
     max_per_machine: int  #: maximum replicas on one machine; 0: unlimited
     busy: float  #: maximum utilisation of a replica over the hours, in [0, 1]

@@ -136,7 +136,8 @@ def run_server(
 ) -> Iterator[RunningServer]:
     """Start a server of pools on 127.0.0.1, and yield it when it responds.
 
-    It is stopped at the end of the ``with`` block. Arguments are as in ``choose_server``.
+    It is stopped at the end of the ``with`` block. ``name`` is the result of ``choose_server``,
+    ``packages`` that of ``probe``; all ``pools`` must have a model file.
 
     Raises:
         DeviceError: the server does not start or does not respond.
