@@ -225,10 +225,7 @@ def _check(plan: DeploymentPlan) -> None:
         for route in (*hour_plan.routes, *hour_plan.degraded):
             _check_route(route, f"'hours[{i}]'", {*plan.classes}, names)
         for kind in names:
-            if kind not in plan.kinds:
-                raise SchemaError(f"'hours[{i}]': the pool '{kind}' is not in 'kinds'")
-            if (device_name := plan.kinds[kind].device) not in plan.devices:
-                raise SchemaError(f"'kinds.{kind}': the device '{device_name}' is not in 'devices'")
+            _check_pool(plan, kind, f"'hours[{i}]'")
     for name, device in plan.devices.items():
         if len(plan.carbon.get(device.region, ())) != len(text):
             raise SchemaError(
@@ -241,6 +238,13 @@ def _check(plan: DeploymentPlan) -> None:
                 f"'classes.{name}': demand and borne must have a value for each of {len(text)} "
                 "hours"
             )
+
+
+def _check_pool(plan: DeploymentPlan, kind: str, where: str) -> None:
+    if kind not in plan.kinds:
+        raise SchemaError(f"{where}: the pool '{kind}' is not in 'kinds'")
+    if (device := plan.kinds[kind].device) not in plan.devices:
+        raise SchemaError(f"'kinds.{kind}': the device '{device}' is not in 'devices'")
 
 
 def _check_route(route: RequestRoute, where: str, classes: set[str], pools: set[str]) -> None:
