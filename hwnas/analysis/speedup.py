@@ -45,7 +45,7 @@ class CostAtAccuracy:
 
     @property
     def ratio(self) -> float:
-        """The cost of the baseline divided by that of the front; above 1: the front is cheaper."""
+        """Cost of the baseline divided by that of the front, above 1 if the front is cheaper."""
         return self.baseline / self.front
 
 
@@ -62,7 +62,7 @@ class AccuracyRange:
 
     @property
     def worst(self) -> CostAtAccuracy:
-        """The level at which the front saves least: that with the lowest ``ratio``."""
+        """The level with the lowest ``ratio``, at which the front saves least."""
         return min(self.levels, key=lambda level: level.ratio)
 
 

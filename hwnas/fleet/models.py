@@ -90,7 +90,7 @@ class FleetModel:
 
     @property
     def name(self) -> str:
-        """Name in plans, ``ID-PRECISION``: an id may have several precisions."""
+        """Name in plans, ``ID-PRECISION``, as an id may have several precisions."""
         return f"{self.id}-{self.precision}"
 
 

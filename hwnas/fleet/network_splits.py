@@ -33,7 +33,7 @@ class ExportedNetwork:
 
     @property
     def name(self) -> str:
-        """Name in plans: ``ID-PRECISION``."""
+        """Name in plans, ``ID-PRECISION``."""
         return f"{self.id}-{self.precision}"
 
 

@@ -191,7 +191,7 @@ class Placement:
 
     @property
     def best(self) -> float:
-        """Highest goodput of its serving configs: requests/s of a replica."""
+        """Highest goodput of its serving configs, in requests/s of a replica."""
         return max(v.goodput for v in self.configs)
 
 

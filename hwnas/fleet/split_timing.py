@@ -42,7 +42,7 @@ class TimedPart:
 
     @property
     def file(self) -> str:
-        """Name of the ONNX file: ``model.fp32.onnx`` or ``model.int8.onnx``."""
+        """Name of the ONNX file, ``model.fp32.onnx`` or ``model.int8.onnx``."""
         return onnx_files.FLOAT32 if self.network.int8 is None else onnx_files.INT8
 
 

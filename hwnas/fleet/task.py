@@ -53,7 +53,7 @@ class PlanningTask:
 
     @property
     def n_scenarios(self) -> int:
-        """Number of scenarios: 2 (normal; all spot machines down) or 1 (normal)."""
+        """Number of scenarios, 2 (normal; all spot machines down) or 1 (normal)."""
         return 1 + bool(self.problem.service.survive.all_of)
 
     @property

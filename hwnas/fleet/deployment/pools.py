@@ -76,7 +76,7 @@ class DeployedPool:
 
     @property
     def initial_replicas(self) -> int:
-        """Number of replicas deployed first: those of hour ``start``; if 0, ``least``.
+        """Number of replicas deployed first, those of hour ``start``; if 0, ``least``.
 
         An autoscaler cannot scale from 0, and only plans of a day or week have a schedule.
         """
