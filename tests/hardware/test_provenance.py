@@ -39,16 +39,16 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "cpu: model name=Another in the table",
     ),
     "flags": (lambda f: f["device"].update(flags_digest="abc"), "flags_digest: abc in the table"),
-    "board": (lambda f: f["device"].update(remote="rpi4"), "remote: rpi4 in the table, None here"),
+    "board": (lambda f: f["device"].update(remote="rpi4"), "remote: rpi4 in the table, none here"),
     "version": (
         lambda f: f["versions"].update({"apache-tvm": "0.1"}),
         "apache-tvm: 0.1 in the table",
     ),
-    "no version": (lambda f: f["versions"].clear(), "apache-tvm: None in the table"),
+    "no version": (lambda f: f["versions"].clear(), "apache-tvm: none in the table"),
     "schedules": (lambda f: f.update(schedules="abc"), "compilation plans are of another version"),
     "mcpu": (lambda f: f["target"]["tvm"].update(mcpu="znver4"), "different target.tvm"),
     "meter": (lambda f: f["target"].update(meter="rapl"), "different target.meter"),
-    "nothing known": (lambda f: f.clear(), "cpu: None in the table"),
+    "nothing known": (lambda f: f.clear(), "cpu: none in the table"),
 }
 
 

@@ -100,7 +100,8 @@ def read_measurements(
         readings = list(_readings(path, prefix, space, facts, notes))
         if not readings:
             raise TableError(
-                f"measured={path} has no row that can be used; the last one: {notes[-1]}"
+                f"measured={path} has no row that can be used. The reason for the last one: "
+                f"{notes[-1]}."
             )
         _check_timer(path, readings, allowed)
         _check_speed(readings, allowed)
@@ -111,7 +112,10 @@ def read_measurements(
     agreed = {g: _agreed(g, readings, allowed, notes) for g, readings in by_genotype.items()}
     used = {g: ms for g, ms in agreed.items() if ms is not None}
     if not used:
-        raise TableError(f"measured: no network can be used; the last one: {notes[-1]}")
+        raise TableError(
+            f"measured: no network can be used. The reason for the last one: {notes[-1]}. End "
+            "other programs on the device and measure again, or set a larger drift."
+        )
     return Measurements(used, notes)
 
 
@@ -147,8 +151,8 @@ def _check_one(readings: Sequence[_Reading]) -> None:
         if len(first) > 1:
             values = ", ".join(f"'{value}' ({at})" for value, at in [*first.items()][:2])
             raise TableError(
-                f"measured: rows are of different {name}s: {values}. Use files of one; if "
-                f"both are the same, write the same value into the column {name}."
+                f"measured: rows are of different {name}s: {values}. Give rows of one {name} only; "
+                f"if both names mean the same, write one of them into the column {name}."
             )
 
 
@@ -166,7 +170,9 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
             f"measured={path} cannot be read: {error.strerror}. Give the path of a CSV file."
         ) from None
     except (safe_read.CorruptFileError, csv.Error) as error:
-        raise TableError(f"measured={path} cannot be read: {error}.") from None
+        raise TableError(
+            f"measured={path} cannot be read: {error}. Give a CSV file in UTF-8."
+        ) from None
     if not rows:
         raise TableError(
             f"measured={path} has no rows. Run measure.py of the kit on the device, which writes "
@@ -184,10 +190,10 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
         rows = [row | {"model": row[names[0]] or ""} for row in rows]
         return _with_genotypes(rows, path.parent), column
     raise TableError(
-        f"measured={path} has no column 'genotype', only: {', '.join(columns)}. It must "
-        "hold the choices of each network in JSON, as kit.json of a kit has them; or a column "
-        "'model' the paths of files of a kit, of an export or of RUN/models. Other networks cannot "
-        "be used. To write a kit: hwnas profile +target=NAME kit=DIR"
+        f"measured={path} has no column 'genotype', only: {', '.join(columns)}. Add it, "
+        "with the choices of each network in JSON, as in kit.json of a kit; or add a column "
+        "'model', with paths of files of a kit, of an export or of RUN/models. Other networks "
+        "cannot be used. To write a kit: hwnas profile +target=NAME kit=DIR"
     )
 
 
@@ -291,8 +297,10 @@ def _genotype(row: Row, space: Space) -> Genotype:
     if name not in members:
         raise ValueError(unknown_name("search_space", name, members))
     genotype = members[name].genotype(options)
-    if options.keys() - genotype.to_dict().keys() - members[name].choices.keys():
-        raise ValueError(f"genotype has choices that space '{name}' does not have")
+    if extra := options.keys() - genotype.to_dict().keys() - members[name].choices.keys():
+        raise ValueError(
+            f"genotype has choices that space '{name}' does not have: {', '.join(sorted(extra))}"
+        )
     return genotype
 
 
@@ -382,7 +390,8 @@ def _agreed(
     if len(values) > 1 and (apart := values[1] / values[0] - 1) > allowed:
         lines = ", ".join(each.at for each in readings)
         notes.append(
-            f"network {genotype.id} ({lines}): passes differ by {apart:.1%}, {allowed:.1%} allowed"
+            f"network {genotype.id} ({lines}): the two fastest passes differ by {apart:.1%}, "
+            f"{allowed:.1%} allowed"
         )
         return None
     return statistics.mean(values[:2])

@@ -153,7 +153,10 @@ def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, 
         text = output(command)
         found = re.findall(r"count=(\d+)\s.*?\bavg=([\d.e+]+)(.*)", text)
         if not found:
-            sys.exit(f"benchmark_model printed no timings of {path.name}: {text[-300:]}")
+            sys.exit(
+                f"benchmark_model printed no line 'count=... avg=...' for {path.name}. Use another "
+                f"version of it. It printed: {text[-300:] or 'nothing'}"
+            )
         median = re.search(r"\b(?:median|p50)=([\d.e+]+)", found[-1][2])
         return [float(median.group(1) if median else found[-1][1]) / 1e3], None
 

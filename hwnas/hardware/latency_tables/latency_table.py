@@ -256,7 +256,7 @@ def load_table(path: Path) -> LatencyTable:
             if text_digest(text) not in provenance["digests"].get(name, ()):
                 raise TableError(
                     f"Latency table {path}: {name} was changed (its digest differs). "
-                    "Restore it, or remove the folder and profile again."
+                    "Restore it, or remove the folder and profile again (hwnas profile)."
                 )
         entries, networks = (schema.parse_csv(texts[name]) for name in _FILES[:2])
         for i, row in enumerate(networks):
@@ -268,7 +268,8 @@ def load_table(path: Path) -> LatencyTable:
         return LatencyTable(path, operators, [*networks], calibration, provenance)
     except (OSError, safe_read.CorruptFileError, SchemaError) as problem:
         raise TableError(
-            f"Latency table {path} cannot be read: {problem}. Remove the folder and profile again."
+            f"Latency table {path} cannot be read: {problem}. Restore it, or remove the folder and "
+            "profile again (hwnas profile)."
         ) from None
 
 

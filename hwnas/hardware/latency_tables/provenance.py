@@ -98,11 +98,12 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
     recorded_device, device = recorded.get("device", {}), here["device"]
     for name in (*_DEVICE, *_ACCELERATOR):
         if recorded_device.get(name) != device.get(name):
-            values = f"{recorded_device.get(name)} in the table, {device.get(name)} here"
+            there, now = (facts.get(name) or "none" for facts in (recorded_device, device))
+            values = f"{there} in the table, {now} here"
             messages.append(f"{name}: {values}")
     for name, version in here["versions"].items():
         if (other := recorded.get("versions", {}).get(name)) != version:
-            messages.append(f"{name}: {other} in the table, {version} here")
+            messages.append(f"{name}: {other or 'none'} in the table, {version} here")
     if recorded.get("schedules") != here.get("schedules"):
         messages.append("its compilation plans are of another version of hwnas")
     settings = backends.get(here["target"]["runtime"]).name

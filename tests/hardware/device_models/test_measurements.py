@@ -72,7 +72,7 @@ def test_spreadsheet_exports_are_read(
         (
             "id,latency_ms",
             "abc,1",
-            "no column 'genotype', only: id, latency_ms. It must hold the choices",
+            "no column 'genotype', only: id, latency_ms. Add it, with the choices",
         ),
         ("genotype,latency_ms", "{g},-1", "must be above 0"),
         ("genotype,latency_ms", "{g},", "must be a number"),
@@ -110,7 +110,7 @@ def test_contradictory_rows_are_excluded_and_duplicates_merged(
     measurements_read = read(tmp_path, tiny, "genotype,latency_ms", *rows)
     assert measurements_read.ms == {b: 2.0}
     assert measurements_read.left_out == [
-        f"network {a.id} (line 2, line 3): passes differ by 50.0%, 3.0% allowed"
+        f"network {a.id} (line 2, line 3): the two fastest passes differ by 50.0%, 3.0% allowed"
     ]
 
 
@@ -143,7 +143,7 @@ def test_network_in_two_files_is_repeated_measurement(
     assert [*measurements_read.ms.values()] == [pytest.approx(2.01), pytest.approx(3.0)]
     where = f"{paths[0]} line 2, {paths[1]} line 2"
     assert measurements_read.left_out == [
-        f"network {genotypes[0].id} ({where}): passes differ by 50.0%, 3.0% allowed"
+        f"network {genotypes[0].id} ({where}): the two fastest passes differ by 50.0%, 3.0% allowed"
     ]
 
 

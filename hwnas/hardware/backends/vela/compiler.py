@@ -37,6 +37,10 @@ from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.spaces import Genotype
 
 _REFUSES = "Vela cannot compile the network: "
+_ADVICE = (
+    " Choose another search space or target; if the file is from an export, export the network "
+    "again."
+)
 _VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
 _one_at_a_time = threading.Lock()
 _ALIGNMENT = 16  # bytes, of tensors in TensorFlow Lite Micro
@@ -132,7 +136,7 @@ def check_target(target: Target) -> None:
     try:
         compile_tflite(write_tflite(random_int8_network(work)), work, target)
     except CompileError as error:
-        reason = str(error).removeprefix(_REFUSES)
+        reason = str(error).removeprefix(_REFUSES).removesuffix(_ADVICE)
         raise ConfigError(
             f"Target '{target.name}': Vela refuses target.vela: {reason.rstrip('.')}. Correct its "
             "accelerator, system_config, memory_mode or config."
@@ -228,7 +232,7 @@ def _run_vela(source: Path, options: VelaSettings) -> None:
         except OSError:
             raise  # a full disk is not an error of the network
         except (Exception, SystemExit) as error:
-            raise CompileError(f"{_REFUSES}{_last_error(printed, error)}") from error
+            raise CompileError(f"{_REFUSES}{_last_error(printed, error)}.{_ADVICE}") from error
 
 
 @functools.lru_cache(maxsize=16)
@@ -253,25 +257,19 @@ def _run_in_process(arguments: list[str], limit_s: float) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        raise CompileError(
-            f"{_REFUSES}not finished after {limit_s:g} s. If the file is from an export, export "
-            "the network again."
-        ) from None
+        raise CompileError(f"{_REFUSES}not finished after {limit_s:g} s.{_ADVICE}") from None
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        raise CompileError(
-            f"{_REFUSES}Vela was ended by the signal {name}. If the file is from an export, export "
-            "the network again."
-        )
+        raise CompileError(f"{_REFUSES}Vela was ended by the signal {name}.{_ADVICE}")
     if done.returncode:
         printed = io.StringIO(done.stdout + done.stderr)
         reason = _last_error(printed, SystemExit(done.returncode))
-        raise CompileError(f"{_REFUSES}{reason}")
+        raise CompileError(f"{_REFUSES}{reason}.{_ADVICE}")
 
 
 def _last_error(printed: io.StringIO, error: object) -> str:
     lines = [line.strip() for line in printed.getvalue().splitlines() if "rror" in line]
-    return lines[-1] if lines else f"{type(error).__name__} {error}".strip()
+    return (lines[-1] if lines else f"{type(error).__name__} {error}").strip(" .")
 
 
 def _read_csv(path: Path) -> list[dict[str, str]]:
