@@ -52,7 +52,7 @@ def derived_metrics(target: Target, requested: Iterable[str]) -> DerivedMetrics:
         metric.name
         for metric in all_metrics().values()
         if metric.derive is not None
-        and not _missing(metric.name, target)
+        and not _missing_facts(metric.name, target)
         and (metric.name in explicit or _facts(metric.name))
     ]
     return DerivedMetrics(target, names)
@@ -80,7 +80,7 @@ def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
             "never below the median. hwnas profile prints the value of a device."
         )
     for name in requested:
-        for fact in _missing(name, target):
+        for fact in _missing_facts(name, target):
             raise ConfigError(
                 f"{option}: {name} needs target.facts.{fact} ({known_facts[fact]}), which target "
                 f"'{target.name}' does not have: add target.facts.{fact}=NUMBER, or add it to the "
@@ -100,14 +100,14 @@ def check_stated(target: Target, requested: Iterable[str], option: str) -> None:
         ConfigError: a fact is missing; the search must be repeated with it.
     """
     for name in requested:
-        for fact in _missing(name, target) if name in all_metrics() else ():
+        for fact in _missing_facts(name, target) if name in all_metrics() else ():
             raise ConfigError(
                 f"{option}.{name} needs target.facts.{fact}, which the search for target "
                 f"'{target.name}' did not have: search again with target.facts.{fact}=NUMBER."
             )
 
 
-def _missing(name: str, target: Target) -> list[str]:
+def _missing_facts(name: str, target: Target) -> list[str]:
     return [fact for fact in _facts(name) if fact not in target.facts]
 
 

@@ -86,14 +86,14 @@ def _file_options(group: str, name: str) -> dict[str, Any]:
     given, merged = read_yaml(dict[str, Any], path, ConfigError), dict[str, Any]()
     for base in given.pop("defaults", ()):
         if base not in ("_self_", name):
-            merged = _merged(merged, _file_options(group, str(base)))
-    return _merged(merged, given)
+            merged = _merge(merged, _file_options(group, str(base)))
+    return _merge(merged, given)
 
 
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return two mappings merged by their keys at all levels; values of the second replace."""
     inner = {
-        name: _merged(first[name], value)
+        name: _merge(first[name], value)
         for name, value in second.items()
         if isinstance(value, Mapping) and isinstance(first.get(name), Mapping)
     }
@@ -124,14 +124,14 @@ def inherited_models(target: Target) -> str:
 def _facts(target: Target, section: str) -> dict[str, Any]:
     """Return the fields of a target that affect measurements, by option name."""
     settings = getattr(target, section, None)
-    options = {} if settings is None else dict(_flat(section, asdict(settings)))
+    options = {} if settings is None else dict(_flat_options(section, asdict(settings)))
     return {name: getattr(target, name) for name in _DECIDING} | options
 
 
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat_options(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}.{name}", value)
+            yield from _flat_options(f"{prefix}.{name}", value)
         else:
             yield f"{prefix}.{name}", value
 

@@ -51,9 +51,10 @@ class EnergyModel:
     def energy(
         self, n_macs: int, sram_bytes: int, off_chip_bytes: int
     ) -> tuple[Quantity, Mapping[str, float]]:
-        """Return the energy in mJ, and its components ``energy_{macs,sram,off_chip}_mj``.
+        """Return the energy in mJ, and its components by name.
 
-        The interval covers only the range of off-chip energy; the value is at its middle.
+        These are ``energy_macs_mj``, ``energy_sram_mj`` and ``energy_off_chip_mj``. The interval
+        covers only the range of off-chip energy; the value is at its middle.
 
         Args:
             n_macs: Number of multiply-accumulates.

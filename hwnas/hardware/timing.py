@@ -97,8 +97,8 @@ def interleaved(first: Timer, second: Timer, config: TimingConfig) -> Interleave
     """Return the latencies of two functions, timed in turns so that both see the same speed.
 
     The order within each turn is random, so that periodic disturbances do not always hit the same
-    function. Repeats have equal length. Only the quietest quarter of the turns counts, because
-    disturbances make a run longer, never shorter.
+    function. Repeats of both take about equally long. Only the quietest quarter of the turns
+    counts, because disturbances make a run longer, never shorter.
     """
     timers, rng = (first, second), random.Random(0)
     numbers = [_undisturbed_runs(timer, config.min_repeat_ms / _SHORTER) for timer in timers]

@@ -25,7 +25,7 @@ def names() -> list[str]:
 
     They include backends that cannot be loaded, which ``get`` refuses.
     """
-    return sorted(_registered())
+    return sorted(_backends_by_name())
 
 
 def get(name: str) -> BackendDescription:
@@ -35,7 +35,7 @@ def get(name: str) -> BackendDescription:
         ConfigError: the name is unknown, several packages register it, or its entry point cannot be
             loaded or does not refer to a ``BackendDescription``.
     """
-    if (description := _registered().get(name)) is None:
+    if (description := _backends_by_name().get(name)) is None:
         raise ConfigError(unknown_name("runtime", name, names()))
     if isinstance(description, str):
         raise ConfigError(description)
@@ -44,7 +44,7 @@ def get(name: str) -> BackendDescription:
 
 def known() -> list[BackendDescription]:
     """Return the descriptions of all backends that can be loaded, sorted by name."""
-    descriptions = _registered()
+    descriptions = _backends_by_name()
     each = [descriptions[name] for name in names()]
     return list({d.name: d for d in each if isinstance(d, BackendDescription)}.values())
 
@@ -182,7 +182,7 @@ def added_after_release() -> frozenset[str]:
 
 
 @functools.cache
-def _registered() -> Mapping[str, BackendDescription | str]:
+def _backends_by_name() -> Mapping[str, BackendDescription | str]:
     """Return each backend by name, or the reason why it cannot be used."""
     registered: dict[str, BackendDescription | str] = {}
     for point in entry_points(group=GROUP):
@@ -190,7 +190,7 @@ def _registered() -> Mapping[str, BackendDescription | str]:
             f"Several packages register a backend '{point.name}' (entry points of the group "
             f"{GROUP}): uninstall all but one."
             if point.name in registered
-            else _loaded(point)
+            else _load_description(point)
         )
     if not any(_package(point) == _OWN for point in entry_points(group=GROUP)):
         raise ConfigError(
@@ -200,7 +200,7 @@ def _registered() -> Mapping[str, BackendDescription | str]:
     return registered
 
 
-def _loaded(point: EntryPoint) -> BackendDescription | str:
+def _load_description(point: EntryPoint) -> BackendDescription | str:
     entry = f"Entry point '{point.name} = {point.value}' of package {_package(point)}"
     try:
         description = point.load()

@@ -68,7 +68,7 @@ class ExitArtefacts:
         """
         if not graph.exits:
             outputs, cost = self._artefacts.evaluate(files, graph, batches)
-            return outputs, self._derived(cost)
+            return outputs, self._with_derived_metrics(cost)
         segments = split_at_exits(graph)
         session = load_segments(files, len(segments), self._name)
         outputs = np.concatenate([session.run(images) for images in batches])
@@ -76,7 +76,7 @@ class ExitArtefacts:
             self._artefacts.evaluate(select_segment(files, i), segment, [_zeros(segment)])[1]
             for i, segment in enumerate(segments)
         ]
-        return outputs, self._derived(sequential_cost(costs))
+        return outputs, self._with_derived_metrics(sequential_cost(costs))
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
         """Return the cost of existing files, see ``Artefacts.remeasure``.
@@ -85,13 +85,13 @@ class ExitArtefacts:
         """
         if not graph.exits:
             result = self._artefacts.remeasure(files, graph, images)
-            return replace(result, cost=self._derived(result.cost))
+            return replace(result, cost=self._with_derived_metrics(result.cost))
         costs, recompiled = list[Cost](), dict[str, bytes]()
         for i, segment in enumerate(split_at_exits(graph)):
             result = self._artefacts.remeasure(select_segment(files, i), segment, _zeros(segment))
             costs.append(result.cost)
             recompiled |= _with_segment_suffix(i, result.recompiled)
-        return RemeasuredCost(self._derived(sequential_cost(costs)), recompiled)
+        return RemeasuredCost(self._with_derived_metrics(sequential_cost(costs)), recompiled)
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
         """Return the latencies of two networks without exits, timed in turns.
@@ -107,7 +107,7 @@ class ExitArtefacts:
             files |= _with_segment_suffix(i, self._artefacts.build(_part(network, segment)))
         return files
 
-    def _derived(self, cost: Cost) -> Cost:
+    def _with_derived_metrics(self, cost: Cost) -> Cost:
         return replace(cost, figures=self._derive(cost.figures))
 
 

@@ -84,7 +84,11 @@ class RemeasuredCost:
 
 
 class Artefacts(Protocol):
-    """Writes the files of networks for one target, and evaluates them."""
+    """Writes the files of networks for one target, and evaluates them.
+
+    Methods raise ``CompileError`` if a network cannot be written, compiled or run, and
+    ``DeviceError`` if no device answers.
+    """
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
         """Return the contents of the files that ``evaluate`` reads, by suffix such as ``.onnx``."""
@@ -102,7 +106,7 @@ class Artefacts(Protocol):
 
         Args:
             files: Files from ``build``; weights are read from them only.
-            graph: Its graph, not fused.
+            graph: Graph of the network, not fused.
             batches: At least one batch of normalised images.
         """
         ...

@@ -69,7 +69,7 @@ class EstimatedBackend:
 @final
 @dataclass(frozen=True)
 class EstimatedArtefacts:
-    """ONNX files for a device that is not connected: only their accuracy is measured."""
+    """Writes ONNX files for a device that is not connected; they run here, costs are estimated."""
 
     target: Target
     estimate: Callable[[Graph], Cost]  #: estimate of a network that is not fused

@@ -53,7 +53,7 @@ class MeasuredBackend:
 
         ``measured`` times each network.
         """
-        return {"table": _table, "measured": _measured, "roofline": roofline}
+        return {"table": _table_model, "measured": _measured_model, "roofline": roofline}
 
     def check(self, graph: Graph) -> None:
         """Check that a network can be written in int8, if the target computes it in int8.
@@ -115,8 +115,9 @@ class MeasuredArtefacts:
         ``drifted``, 1 if the speed of the device changed during the measurement.
 
         Raises:
-            CompileError: a call crashes, or exceeds the worker's time limit.
+            CompileError: the runtime cannot load the files, crashes, or exceeds the time limit.
             DeviceError: no device answers.
+            RunError: the energy cannot be measured.
         """
         chunks = _chunks(batches, fused_graph(graph, self._target)[0].op.batch)
         evaluation = self._bench.worker.evaluate(files, next(chunks))
@@ -147,7 +148,7 @@ def _chunks(batches: Iterable[Floats], batch: int) -> Iterator[Floats]:
             yield images[start : start + size]
 
 
-def _table(context: CostContext) -> CostModel:
+def _table_model(context: CostContext) -> CostModel:
     from hwnas.hardware.costs.table_cost import TableCostModel  # imports scipy
 
     bench, graph = context.bench, context.fused_graph
@@ -155,7 +156,7 @@ def _table(context: CostContext) -> CostModel:
     return TableCostModel(bench.table, context.target, graph, context.spaces, context.command)
 
 
-def _measured(context: CostContext) -> CostModel:
+def _measured_model(context: CostContext) -> CostModel:
     from hwnas.hardware.costs.measured_cost import MeasuredCostModel
 
     bench = context.bench
@@ -207,10 +208,10 @@ def with_and_without_operator(op: OpSpec) -> tuple[Graph, Graph]:
     before = whole[:-1]
     if not before and op.out_shape[1:] == (1, 1):
         return Graph.of(whole), empty_network(op.batch)
-    return _averaged(whole, op), _averaged(before, op)
+    return _with_mean(whole, op), _with_mean(before, op)
 
 
-def _averaged(nodes: tuple[Node, ...], op: OpSpec) -> Graph:
+def _with_mean(nodes: tuple[Node, ...], op: OpSpec) -> Graph:
     """Return a graph with a mean over the last node's output, or over the image."""
     last, shape = (nodes[-1].name, nodes[-1].op.out_shape) if nodes else (INPUT, op.in_shape)
     if nodes and shape[1:] == (1, 1):

@@ -123,9 +123,9 @@ class MeasuredCostModel:
             CompileError: the compiler cannot compile the network, crashes or hangs.
             DeviceError: no device answers.
         """
-        return cost_by_segment(self._lower(genotype), self._timed)
+        return cost_by_segment(self._lower(genotype), self._time_graph)
 
-    def _timed(self, graph: Graph) -> Cost:
+    def _time_graph(self, graph: Graph) -> Cost:
         plans = {node.op: self._plan(node.op) for node in graph}
         timing = self._worker.time_network(graph, plans)
         cost = host_cost(graph, self._target, timing.figure)

@@ -64,7 +64,7 @@ class OperatorPredictions:
         if not requested:
             return {}
         process = self._process_without(without) if without else self._process
-        mean, std = process.predict(self._scaled(requested))
+        mean, std = process.predict(self._scaled_features(requested))
         half_width = 1.96 * np.hypot(std, process.noise)
         ends = (np.exp(mean + sign * half_width) for sign in (0, -1, 1))
         return dict(zip(requested, zip(*(end.tolist() for end in ends), strict=True), strict=True))
@@ -75,9 +75,9 @@ class OperatorPredictions:
 
     def _process_without(self, without: Collection[OpSpec]) -> Surrogate:
         known = {op: ms for op, ms in self.known_ms.items() if op not in without}
-        return Surrogate(self._scaled(known), np.log([*known.values()]), self.fitted)
+        return Surrogate(self._scaled_features(known), np.log([*known.values()]), self.fitted)
 
-    def _scaled(self, ops: Iterable[OpSpec]) -> Array:
+    def _scaled_features(self, ops: Iterable[OpSpec]) -> Array:
         return (np.stack([_features(op) for op in ops]) - self.mean) / self.std
 
 
@@ -87,13 +87,22 @@ def _features(op: OpSpec) -> Array:
     (c_in, *image), (c_out, *pixels) = op.in_shape, op.out_shape
     n_read, n_written = math.prod(image), math.prod(pixels)
     depth = math.prod(op.weight_shape[1:])
-    macs = n_written * _padded(c_out) * depth if depth else op.n_macs
+    macs = n_written * _padded_channels(c_out) * depth if depth else op.n_macs
     sizes = (
-        op.batch * (macs + n_read * _padded(c_in)),
-        op.batch * n_read * _padded(c_in),
-        op.batch * n_written * _padded(c_out),
+        op.batch * (macs + n_read * _padded_channels(c_in)),
+        op.batch * n_read * _padded_channels(c_in),
+        op.batch * n_written * _padded_channels(c_out),
         1 + op.n_params,
-        *(c_in, _padded(c_out), n_written, pixels[1], op.kernel, op.stride, op.groups, op.batch),
+        *(
+            c_in,
+            _padded_channels(c_out),
+            n_written,
+            pixels[1],
+            op.kernel,
+            op.stride,
+            op.groups,
+            op.batch,
+        ),
     )
     kinds = [op.base == base for base in BASES]
     kinds += [op.depthwise, bool(op.weight_shape) and op.kernel == 1]
@@ -103,5 +112,5 @@ def _features(op: OpSpec) -> Array:
     return np.array([*map(math.log, sizes), *(2.0 * kind for kind in kinds), *marks, *on], float)
 
 
-def _padded(channels: int) -> int:
+def _padded_channels(channels: int) -> int:
     return -(-channels // _LANES) * _LANES

@@ -51,9 +51,9 @@ class FeatureEncoder:
             curves: Latencies of these networks on other devices, ``(n, devices)``, each device in
                 any unit; ``None``: there are none.
         """
-        self._coarse = _Scaled.of(_coarse(work))
-        self._fine = _Scaled.of(_fine(work))
-        self._spread = self._fine(_fine(work)).std(0)
+        self._coarse = _Scaled.of(_coarse_features(work))
+        self._fine = _Scaled.of(_fine_features(work))
+        self._spread = self._fine(_fine_features(work)).std(0)
         curves = np.empty((len(work), 0)) if curves is None else curves
         self._level = curves.mean(0)
         self._scale = WorkUnit.of(work, batch)
@@ -63,11 +63,11 @@ class FeatureEncoder:
 
         ``curves`` are their latencies on the devices of the constructor, in the same units.
         """
-        fine = self._fine(_fine(work))
+        fine = self._fine(_fine_features(work))
         standard = (fine - 1) / self._spread
         known = np.empty((len(work), 0)) if curves is None else curves
         return NetworkFeatures(
-            self._coarse(_coarse(work)),
+            self._coarse(_coarse_features(work)),
             fine,
             standard / np.sqrt(max(standard.shape[1], 1)),
             known / self._level,
@@ -96,14 +96,14 @@ class _Scaled:
 _LEVELS = 8  #: levels of resolution
 
 
-def _coarse(work: OperatorWork) -> Floats:
+def _coarse_features(work: OperatorWork) -> Floats:
     """Return all weights, and multiply-accumulates, traffic and operators by class."""
     amounts = (work.macs, work.moved, np.ones_like(work.macs))
     sums = [_sums(work, each, work.kind, len(CLASSES)) for each in amounts]
     return np.hstack([work.weights.sum(1, keepdims=True), *sums])
 
 
-def _fine(work: OperatorWork) -> Floats:
+def _fine_features(work: OperatorWork) -> Floats:
     """Return multiply-accumulates, weights, traffic and operators by class and resolution."""
     amounts = (work.macs, work.weights, work.moved, np.ones_like(work.macs))
     group: NDArray[np.intp] = work.kind * _LEVELS + np.clip(work.level, 0, _LEVELS - 1)

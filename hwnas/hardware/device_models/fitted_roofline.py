@@ -64,7 +64,7 @@ class OperatorWork:
     @classmethod
     def of_rows(cls, rows: Sequence[Sequence[Sequence[int]]]) -> "OperatorWork":
         """Return the work from lists as the method ``rows`` returns them."""
-        return cls.of(_padded([np.array(row, float) for row in rows]))
+        return cls.of(_padded_table([np.array(row, float) for row in rows]))
 
     def rows(self) -> list[list[list[int]]]:
         """Return the five fields as integers, by network and operator, without padding."""
@@ -80,15 +80,15 @@ class OperatorWork:
 def operator_work(networks: Sequence[Graph]) -> OperatorWork:
     """Return the work of networks, whose graphs are not fused."""
     rows = [[_operator(node.op, net[0].op.in_shape) for node in net] for net in networks]
-    return OperatorWork.of(_padded([np.array(row) for row in rows]))
+    return OperatorWork.of(_padded_table([np.array(row) for row in rows]))
 
 
 def join_work(*works: OperatorWork) -> OperatorWork:
     """Return the work of all networks of several ``works``, one after another."""
-    return OperatorWork.of(_padded([row for each in works for row in each.table]))
+    return OperatorWork.of(_padded_table([row for each in works for row in each.table]))
 
 
-def _padded(rows: Sequence[Floats]) -> Floats:
+def _padded_table(rows: Sequence[Floats]) -> Floats:
     table = np.zeros((len(rows), max(map(len, rows)), 5))
     table[:, :, 0] = -1
     for padded, row in zip(table, rows, strict=True):

@@ -109,7 +109,7 @@ def read_measurements(
     _check_one(all_readings)
     _check_speed(all_readings, allowed)
     by_genotype = _by_genotype(all_readings)
-    agreed = {g: _agreed(g, readings, allowed, notes) for g, readings in by_genotype.items()}
+    agreed = {g: _agreed_ms(g, readings, allowed, notes) for g, readings in by_genotype.items()}
     used = {g: ms for g, ms in agreed.items() if ms is not None}
     if not used:
         raise TableError(
@@ -379,7 +379,7 @@ def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
             )
 
 
-def _agreed(
+def _agreed_ms(
     genotype: Genotype, readings: Sequence[_Reading], allowed: float, notes: list[str]
 ) -> float | None:
     """Return the latency if the two fastest passes of a network agree, else ``None``.

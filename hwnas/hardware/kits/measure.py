@@ -57,7 +57,7 @@ def percentile(values: Runs, share: float) -> float:
 def reading(path: str, scale: float) -> str:
     """Return the number in a system file times ``scale``, as text without decimals.
 
-    Empty if there is none.
+    Empty if the file cannot be read.
     """
     try:
         return f"{float(Path(path).read_text()) * scale:.0f}"
@@ -146,15 +146,15 @@ class Results:
         return median
 
     def agreed(self, network: str) -> bool:
-        """Return True if there are three or more passes and the two fastest agree within 3 %.
+        """Return True if a network has three or more passes and the two fastest agree within 3 %.
 
-        Disturbances make a device slower, never faster.
+        ``network`` is its id. Disturbances make a device slower, never faster.
         """
         known = sorted(self.passes.get(network, []))
         return len(known) >= MIN_PASSES and known[1] <= known[0] * (1 + AGREE)
 
     def needs_pass(self, network: str) -> bool:
-        """Return True if the passes of a network do not agree, and there are fewer than eight."""
+        """Return True if the passes of a network, given by id, do not agree and are below eight."""
         return not self.agreed(network) and len(self.passes.get(network, [])) < MAX_PASSES
 
 

@@ -28,8 +28,8 @@ Runner = Callable[[Path], Any]  # latencies in ms, and energy per run in mJ or N
 def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
     """Return the latency of each run in ms, and the energy per run in mJ.
 
-    After one second of untimed runs, there are 50 or more for at least one second; of slow networks
-    five or more for about a minute. The energy is that of the first CPU package, idle power
+    After one second of untimed runs, 50 runs or more are timed, for at least one second; after a
+    minute, five are enough. The energy is that of the first CPU package, idle power
     included; ``None`` if its counter cannot be read.
     """
     end, best = time.perf_counter() + WARM_S, 0.0
@@ -65,8 +65,8 @@ def microjoules() -> float | None:
 def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
     """Return a function that times an ONNX file with one provider, and onnxruntime's version.
 
-    The function exits with an error if the provider does not support all operators: nothing runs on
-    the CPU instead.
+    The program exits with an error if the installed onnxruntime lacks the provider, or the provider
+    does not support all operators: nothing runs on the CPU instead.
     """
     import numpy as np
     import onnxruntime as ort

@@ -279,7 +279,7 @@ def open_meter(
 def gpus(library: _NvmlLibrary | None = None) -> dict[str, str]:
     """Return ``gpu``, the models of all NVIDIA GPUs of this machine, and ``driver``.
 
-    The models are joined by `` + ``; ``driver`` is the version of NVIDIA's driver. ``library``
+    The models are joined by plus signs; ``driver`` is the version of NVIDIA's driver. ``library``
     replaces the module ``pynvml``.
 
     Raises:

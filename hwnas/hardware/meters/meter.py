@@ -45,6 +45,7 @@ class EnergyMeter(Protocol):
 
         Raises:
             ConfigError: the meter cannot be read.
+            RunError: the power of a meter without a counter was not sampled for over a second.
         """
         ...
 

@@ -81,13 +81,13 @@ def create_initial_table(
         TableError: the spaces have fewer than ten networks.
     """
     since = time.monotonic()
-    subjects = [s for s in subjects if not _completed(table, s, pool, effort, progress)]
+    subjects = [s for s in subjects if not _is_completed(table, s, pool, effort, progress)]
     if not subjects:
         return None
     table.forget_transfer()
     ops = _operators(subjects)
     for count in effort.counts:
-        graphs = _spread(subjects, count)
+        graphs = _spread_networks(subjects, count)
         _measure(table, distinct_ops(graphs.values()), pool, effort, progress)
         # Only operators of these spaces: others were timed at other times, at another speed of the
         # machine. Experiment: dense_small with mbconv_small's operators, 88 % within 5 %; without,
@@ -107,7 +107,7 @@ def create_initial_table(
     return InitialMeasurements(wholes, share)
 
 
-def _completed(
+def _is_completed(
     table: LatencyTable,
     subject: ProfiledSpace,
     pool: DevicePool,
@@ -146,7 +146,7 @@ def _measure(
         raise CompileError(next(iter(refused.values())))
 
 
-def _spread(subjects: Sequence[ProfiledSpace], n: int) -> dict[Genotype, Graph]:
+def _spread_networks(subjects: Sequence[ProfiledSpace], n: int) -> dict[Genotype, Graph]:
     """Return about ``n`` networks of some spaces, spread from the least work to the most.
 
     Raises:
@@ -175,9 +175,9 @@ def _calibrate(
     within: float,
 ) -> float:
     """Calibrate a table; return the fraction of held-out networks within the relative error."""
-    left_out = _left_out(nets, wholes, predictions)
+    left_out = _leave_one_out(nets, wholes, predictions)
     ratios = [whole.timing.median_ms / ms for ms, whole in zip(left_out, wholes, strict=True)]
-    calibration = _fitted(wholes).with_interval([abs(ratio - 1.0) for ratio in ratios])
+    calibration = _fit(wholes).with_interval([abs(ratio - 1.0) for ratio in ratios])
     predicted = {
         w.network: calibration.with_bounds(ms) for w, ms in zip(wholes, left_out, strict=True)
     }
@@ -199,11 +199,11 @@ def _calibrate(
     return sum(abs(1.0 / ratio - 1.0) <= within for ratio in ratios) / len(ratios)
 
 
-def _fitted(wholes: Sequence[MeasuredNetwork]) -> Calibration:
+def _fit(wholes: Sequence[MeasuredNetwork]) -> Calibration:
     return fit_calibration([(whole.features, whole.timing.median_ms) for whole in wholes])
 
 
-def _left_out(
+def _leave_one_out(
     nets: Sequence[Graph], wholes: Sequence[MeasuredNetwork], predictions: OperatorPredictions
 ) -> list[float]:
     """Return leave-one-out predictions, without operators that only the held-out network has."""
@@ -212,7 +212,7 @@ def _left_out(
         others = {node.op for other in (*nets[:i], *nets[i + 1 :]) for node in other}
         excluded = {node.op for node in net} - others
         predicted = {op: ms for op, (ms, _, _) in predictions.predict(excluded, excluded).items()}
-        calibration = _fitted([*wholes[:i], *wholes[i + 1 :]])
+        calibration = _fit([*wholes[:i], *wholes[i + 1 :]])
         estimates.append(
             calibration.predict(latency_features(net, {**predictions.known_ms, **predicted}))[0]
         )

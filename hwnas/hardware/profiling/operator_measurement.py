@@ -101,7 +101,7 @@ def time_networks(
     keys = {genotype: (genotype.space, network_digest(net)) for genotype, net in graphs.items()}
 
     def measured(genotype: Genotype) -> RepeatedMeasurement | None:
-        return _measured(rows[keys[genotype]]) if keys[genotype] in rows else None
+        return _measurement_in(rows[keys[genotype]]) if keys[genotype] in rows else None
 
     def keep(genotype: Genotype, now: RepeatedMeasurement) -> None:
         if keys[genotype] not in rows:
@@ -114,7 +114,7 @@ def time_networks(
 
     passes = MeasurementPasses("Measure networks", measured, keep, time)
     passes.run(table, list(graphs), pool, progress)
-    return [_measured(rows[key]) for key in keys.values()]
+    return [_measurement_in(rows[key]) for key in keys.values()]
 
 
 def network_digest(graph: Graph) -> str:
@@ -261,7 +261,7 @@ def _cells(measured: RepeatedMeasurement | None) -> TableRow:
     }
 
 
-def _measured(row: TableRow) -> RepeatedMeasurement:
+def _measurement_in(row: TableRow) -> RepeatedMeasurement:
     value, low, high = (float(row[f"measured_ms{end}"]) for end in ("", "_low", "_high"))
     timing = Timing(value, low, high, int(row["n_repeats"]), str(row["drifted"]) == "True")
     return RepeatedMeasurement(timing, int(row["n_passes"]))

@@ -216,10 +216,11 @@ class MeasurementEffort:
 
 
 def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
-    """Return different random networks: up to 400 per member of the space, and its two ends.
+    """Return different random networks: up to 400 per member of the space, and its extremes.
 
-    Many are small, as fronts end with very fast networks: they have the first option of many
-    choices. The result is always the same for a space.
+    The extremes are the smallest and the largest network. Many others are small, as fronts end with
+    very fast networks: they have the first option of many choices. The result is always the same
+    for a space.
     """
     rng, space = random.Random(0), subject.space
     found = [space.smallest(), space.largest()]

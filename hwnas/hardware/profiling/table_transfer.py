@@ -284,7 +284,7 @@ def transfer_table(
         chosen = {g: s.lower(g) for s in subjects for g in covered_networks(source.table, s, count)}
         ops = dict.fromkeys(node.op for net in chosen.values() for node in net)
         missing = [op for op in ops if op not in compiled]
-        compiled |= _tuned(missing, pool, effort.n_plans, progress)
+        compiled |= _tuned_plans(missing, pool, effort.n_plans, progress)
         known = operator_measurement.time_networks(table, chosen, pool, progress, compiled)
         latencies = [each.timing.median_ms for each in known]
         nets = list(chosen.values())
@@ -321,7 +321,7 @@ def network_plans(
     """
     known = {**source_plans, **table.taken_over()}
     missing = [op for op in table.missing(distinct_ops(nets)) if op not in known]
-    tuned = _tuned(missing, pool, n_plans, progress)
+    tuned = _tuned_plans(missing, pool, n_plans, progress)
     for op, plan in tuned.items():
         if is_transferred((entry := table.entries[op]).plan):
             table.entries[op] = replace(entry, plan=f"{TRANSFERRED} {plan}".strip())
@@ -330,7 +330,7 @@ def network_plans(
     return {**known, **tuned}
 
 
-def _tuned(
+def _tuned_plans(
     ops: Sequence[OpSpec], pool: DevicePool, n_plans: int, progress: Progress
 ) -> dict[OpSpec, str]:
     """Return tuned plans of operators.

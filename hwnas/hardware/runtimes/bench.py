@@ -95,7 +95,7 @@ class DeviceBench:
         for plan in plans:
             try:
                 timer = self._engine.operator(op, plan)
-                seconds[plan] = _quick(timer, min(seconds.values(), default=float("inf")))
+                seconds[plan] = _quick_seconds(timer, min(seconds.values(), default=float("inf")))
             except CompileError as error:
                 problem = error
         if not seconds:
@@ -192,7 +192,7 @@ class DeviceBench:
         return self._sentinel.readings_ms
 
 
-def _quick(timer: Timer, fastest: float) -> float:
+def _quick_seconds(timer: Timer, fastest: float) -> float:
     """Return the approximate seconds of one run; stop early if it is far slower."""
     timer(1)
     once = timer(3) / 3

@@ -121,7 +121,7 @@ class DevicePool:
         """Kill all worker processes; unfinished tasks end with a ``DeviceError``."""
         with self._changed:
             self._closed = True
-            self._end_all(_stopped())
+            self._end_all(_stopped_error())
             self._changed.notify_all()
         since = time.monotonic()
         while busy := [seat for seat in self._seats if seat.thread.is_alive()]:
@@ -191,7 +191,7 @@ class DevicePool:
             self._retry(seat, job, error)
             return
         except Exception as error:
-            result = _stopped() if self._closed else error
+            result = _stopped_error() if self._closed else error
         with self._changed:
             seat.state, self._silent_since = "idle", None
         job.end(result)
@@ -207,7 +207,7 @@ class DevicePool:
             self._silent_since = self._silent_since or now
             if late or self._closed:
                 # A device answered before each attempt: the task crashes devices.
-                job.end(_stopped() if self._closed else DeviceCrashError(str(error)))
+                job.end(_stopped_error() if self._closed else DeviceCrashError(str(error)))
             else:
                 self._jobs.appendleft(job)
             self._changed.notify_all()
@@ -217,7 +217,7 @@ class DevicePool:
             self._jobs.popleft().end(error)
 
 
-def _stopped() -> DeviceError:
+def _stopped_error() -> DeviceError:
     return DeviceError("The workers were stopped before the task ended. Repeat the command.")
 
 

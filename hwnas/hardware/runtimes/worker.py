@@ -70,7 +70,7 @@ class Worker:
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
         """Return the latency of a fused network, see ``DeviceBench.time_network``."""
-        return cast(Timing, self._call("time_network", graph, _used(graph, plans)))
+        return cast(Timing, self._call("time_network", graph, _used_plans(graph, plans)))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
         """Return the latencies of two fused networks, timed in turns with random weights.
@@ -82,11 +82,15 @@ class Worker:
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
         """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences of a network."""
-        return cast("dict[str, float]", self._call("percentiles", graph, _used(graph, plans), n))
+        return cast(
+            "dict[str, float]", self._call("percentiles", graph, _used_plans(graph, plans), n)
+        )
 
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
         """Compile a fused network; return its files, see ``DeviceBench.export``."""
-        return cast("dict[str, bytes]", self._call("export", graph, _used(graph, plans), weights))
+        return cast(
+            "dict[str, bytes]", self._call("export", graph, _used_plans(graph, plans), weights)
+        )
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
         """Return outputs and measurements of a network, see ``DeviceBench.evaluate``."""
@@ -210,7 +214,7 @@ def _limit_hint(method: str) -> str:
     return "" if method == "start" else " (time limit: tuning.limit_s; of verify: limit_s)"
 
 
-def _used(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, str]:
+def _used_plans(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, str]:
     """Return the plans of a network's operators; a table has thousands."""
     return {node.op: plans[node.op] for node in graph if node.op in plans}
 
@@ -251,7 +255,7 @@ def _answer_calls(
         bench = DeviceBench(_engine(target, remote), timing, target.dtype, meter, p99_limit_s)
         pipe.send(("ok", None))
     except Exception as error:
-        pipe.send(("error", _named(error)))
+        pipe.send(("error", _name_and_message(error)))
         return
     while True:
         try:
@@ -261,7 +265,7 @@ def _answer_calls(
         try:
             answer = ("ok", getattr(bench, method)(*arguments))
         except Exception as error:
-            answer = ("error", _named(error))
+            answer = ("error", _name_and_message(error))
         pipe.send(answer)
 
 
@@ -312,7 +316,7 @@ def _silence() -> None:
     os.close(null)
 
 
-def _named(error: Exception) -> tuple[str, str]:
+def _name_and_message(error: Exception) -> tuple[str, str]:
     if isinstance(error, HwnasError):
         return type(error).__name__, str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -30,7 +30,7 @@ ROOT = Path(hwnas.__file__).parent
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     yield
-    backends._registered.cache_clear()
+    backends._backends_by_name.cache_clear()
     backends.third_party.cache_clear()
 
 
@@ -68,7 +68,7 @@ def _register_backend(monkeypatch: pytest.MonkeyPatch, name: str, value: str) ->
     point = EntryPoint(name, value, backends.GROUP)
     vars(point).update(dist=Package("strange"))
     monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints((*existing, point)))
-    backends._registered.cache_clear()
+    backends._backends_by_name.cache_clear()
     backends.third_party.cache_clear()
 
 
@@ -129,7 +129,7 @@ def test_duplicate_backend_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_error_for_outdated_install_gives_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints(()))
-    backends._registered.cache_clear()
+    backends._backends_by_name.cache_clear()
     with pytest.raises(ConfigError, match="pip install -e"):
         backends.names()
 

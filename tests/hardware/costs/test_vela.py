@@ -235,7 +235,7 @@ def test_vela_runs_are_serialised_and_output_separated(
             compiler._run_vela(Path(name), npu.section(VelaSettings))
 
     alone, stdout = threading.Lock(), sys.stdout
-    monkeypatch.setattr(compiler, "_parsed", lambda *_: (None,) * 12)
+    monkeypatch.setattr(compiler, "_compiler_arguments", lambda *_: (None,) * 12)
     monkeypatch.setattr("ethosu.vela.vela.process_regor", process)
     threads = [threading.Thread(target=refused, args=(name,)) for name in ("one", "two")]
     for thread in threads:

@@ -307,5 +307,5 @@ def test_networks_cover_range_of_work_of_batch(
 
     mixed = ProfiledSpace(small, lower)
     every = [n_macs_of_batch(lower(genotype)) for genotype in candidate_networks(mixed)]
-    result = [n_macs_of_batch(net) for net in initial_table._spread([mixed], 12).values()]
+    result = [n_macs_of_batch(net) for net in initial_table._spread_networks([mixed], 12).values()]
     assert (min(result), max(result)) == (min(every), max(every))

@@ -120,7 +120,7 @@ def timer(
             CPU.
     """
     session = _load(model, _options(n_threads, spinning=True), chosen)
-    binding, buffers = _bound(session, batch)
+    binding, buffers = _bind_buffers(session, batch)
 
     def run(n: int) -> float:
         assert buffers  # onnxruntime does not own them
@@ -158,7 +158,7 @@ def node_times(model: bytes, n_threads: int, n_runs: int) -> dict[str, float]:
             seconds.extend(run(_REPEAT) / _REPEAT for _ in range(max(1, n // _REPEAT)))
 
     kernels = _profile(model, n_threads, n, between)
-    whole_ms, idle_ms = (float(_quiet(np.array(seconds)).mean()) * 1e3 for seconds in repeats)
+    whole_ms, idle_ms = (float(_faster_half(np.array(seconds)).mean()) * 1e3 for seconds in repeats)
     added_ms = sum(kernel.step_ms for kernel in kernels) - (whole_ms - idle_ms)
     added_ms /= sum(kernel.weight for kernel in kernels)
     times = dict.fromkeys([*operators, LAYOUT], 0.0)
@@ -218,7 +218,7 @@ def _one_line(advice: str) -> Iterator[None]:
         ) from error
 
 
-def _bound(session: Any, batch: int = 1) -> tuple[Any, list[Any]]:
+def _bind_buffers(session: Any, batch: int = 1) -> tuple[Any, list[Any]]:
     """Return a binding of inputs and outputs to fixed buffers, and the buffers."""
     image, answers = session.get_inputs()[0], list(session.get_outputs())
     arrays: list[NDArray[Any]] = [
@@ -297,7 +297,7 @@ def _profile(model: bytes, n_threads: int, n: int, between: Callable[[], None]) 
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = _load(model, options)
-        binding, buffers = _bound(session)
+        binding, buffers = _bind_buffers(session)
         for _ in range(_ROUNDS):
             for _ in range(n + 1):
                 session.run_with_iobinding(binding)
@@ -328,14 +328,14 @@ def _steps_us(starts: NDArray[np.float64], durations: NDArray[np.float64]) -> ND
     The last kernel gets the median gap of the others.
     """
     rows = np.hstack([np.diff(starts, axis=1), durations])
-    mean = _quiet(rows, starts[:, -1] + durations[:, -1] - starts[:, 0]).mean(axis=0)
+    mean = _faster_half(rows, starts[:, -1] + durations[:, -1] - starts[:, 0]).mean(axis=0)
     n = starts.shape[1]
     steps, lengths = mean[: n - 1], mean[n - 1 :]
     gap = np.median(steps - lengths[:-1]) if n > 1 else 0.0
     return np.append(steps, lengths[-1] + gap)
 
 
-def _quiet(
+def _faster_half(
     runs: NDArray[np.float64], seconds: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
     """Return the faster half of the runs: disturbances make a run longer, never shorter."""

@@ -87,7 +87,7 @@ class OpenVinoSession:
         """
         batch = min(_CHUNK, len(images))
         if batch not in self._networks:
-            self._networks[batch] = _compiled(self._model, self._n_threads, batch)
+            self._networks[batch] = _compile(self._model, self._n_threads, batch)
         shape = [*self._networks[batch].input(0).shape][1:]
         if [*images.shape[1:]] != shape:
             raise CompileError(
@@ -121,7 +121,7 @@ def timer(contents: Mapping[str, bytes], n_threads: int, batch: int) -> Timer:
     Raises:
         CompileError: OpenVINO cannot read or compile the network.
     """
-    network = _compiled(_read(contents[".xml"], contents[".bin"]), n_threads, batch)
+    network = _compile(_read(contents[".xml"], contents[".bin"]), n_threads, batch)
     request = network.create_infer_request()
     pixels = np.random.default_rng(0).standard_normal(network.input(0).shape).astype(np.float32)
     request.set_input_tensor(openvino.Tensor(pixels))
@@ -140,10 +140,10 @@ def _read(model: bytes, weights: bytes | None = None) -> Any:
         core = openvino.Core()
         return core.read_model(model) if weights is None else core.read_model(model, weights)
     except RuntimeError as error:
-        raise _refused(error) from error
+        raise _compile_error(error) from error
 
 
-def _compiled(model: Any, n_threads: int, batch: int) -> Any:
+def _compile(model: Any, n_threads: int, batch: int) -> Any:
     """Return a network compiled for inferences with ``batch`` images.
 
     Raises:
@@ -160,10 +160,10 @@ def _compiled(model: Any, n_threads: int, batch: int) -> Any:
     try:
         return openvino.Core().compile_model(fixed, "CPU", options)
     except RuntimeError as error:
-        raise _refused(error) from error
+        raise _compile_error(error) from error
 
 
-def _refused(error: RuntimeError) -> CompileError:
+def _compile_error(error: RuntimeError) -> CompileError:
     return CompileError(
         f"OpenVINO cannot run the network: {last_line(error).rstrip('.')}. Choose another search "
         "space or target.runtime; if the file is from an export, export the network again."

@@ -18,17 +18,21 @@ def backend(target: Target) -> MeasuredBackend:
 
     An export also has the library's object files (``.tar``).
     """
-    return MeasuredBackend(target, _write, delivered=_compiled, unavailable=_unavailable_reason)
+    return MeasuredBackend(
+        target, _write, delivered=_library_files, unavailable=_unavailable_reason
+    )
 
 
 def _write(network: TrainedNetwork, target: Target, bench: TimingBench) -> Mapping[str, bytes]:
     """Return an ONNX file, the library and its weights."""
     onnx = onnx_files.write_onnx(network, fused_graph(network.graph, target), target.dtype)
-    parts = _compiled(network, target, bench)
+    parts = _library_files(network, target, bench)
     return {".onnx": onnx, **{suffix: parts[suffix] for suffix in _VERIFIED}}
 
 
-def _compiled(network: TrainedNetwork, target: Target, bench: TimingBench) -> Mapping[str, bytes]:
+def _library_files(
+    network: TrainedNetwork, target: Target, bench: TimingBench
+) -> Mapping[str, bytes]:
     """Return the library, its object files and its weights."""
     fused = fused_graph(network.graph, target)
     plans = {node.op: bench.plan(node.op) for node in fused}

@@ -85,13 +85,13 @@ class Compiler:
 
         Operators that are not in the cache are compiled first. ``plans`` has all operators.
         """
-        return self._linked(linker.link, graph, plans)
+        return self._link_with(linker.link, graph, plans)
 
     def build(self, graph: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
         """Return a network that can be exported; all its operators are compiled, in seconds."""
-        return self._linked(linker.build, graph, plans)
+        return self._link_with(linker.build, graph, plans)
 
-    def _linked(
+    def _link_with(
         self, link: Callable[..., LinkedNetwork], graph: Graph, plans: Mapping[OpSpec, Plan]
     ) -> LinkedNetwork:
         steps = self._kernels.steps(graph)

@@ -83,7 +83,9 @@ class TvmEngine:
         """Return a timer of one operator, isolated, on random data."""
         compiled = self._compiler.compile(op, Plan.parse(plan))
         module = self._device.load(compiled.library)
-        tensors = [self._device.tensor(_random(buffer)) for buffer in self._compiler.buffers(op)]
+        tensors = [
+            self._device.tensor(_random_array(buffer)) for buffer in self._compiler.buffers(op)
+        ]
         return self._device.timer(module, compiled.name, tensors)
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
@@ -102,7 +104,7 @@ class TvmEngine:
         """
         linked = self._link(graph, plans, self._device.by_library)
         module = self._device.load(linked.module)
-        tensors = [self._device.tensor(_random(buffer)) for buffer in linked.parameters]
+        tensors = [self._device.tensor(_random_array(buffer)) for buffer in linked.parameters]
         return self._device.timer(module, ENTRY, tensors)
 
     def forget(self, op: OpSpec, plan: str) -> None:
@@ -157,13 +159,13 @@ class TvmEngine:
 
     def _link(self, graph: Graph, plans: OperatorPlans, library: bool) -> LinkedNetwork:
         """Return a linked network: for this process, or compiled again for export."""
-        parsed = _parsed(graph, plans)
+        parsed = _parse_plans(graph, plans)
         if library:
             return self._compiler.build(graph, parsed)
         return self._compiler.link(graph, parsed)
 
 
-def _parsed(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
+def _parse_plans(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
     """Return the plans of a network's operators.
 
     Raises:
@@ -197,12 +199,12 @@ class TvmSession:
         self._image = image
         self._fixed = [
             device.tensor(weights),
-            *(device.tensor(_random(b)) for b in (output, arena)),
+            *(device.tensor(_random_array(b)) for b in (output, arena)),
         ]
 
     def parameters(self) -> list[Any]:
         """Return the tensors that the network's function takes, with random images."""
-        return [self._device.tensor(_random(self._image)), *self._fixed]
+        return [self._device.tensor(_random_array(self._image)), *self._fixed]
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
@@ -244,7 +246,7 @@ def open_device(target: Target, remote: Remote) -> TvmDevice:
     Raises:
         ConfigError: this machine has fewer cores than ``target.threads``, or the compiler that
             links for a remote device is not installed.
-        DeviceError: the tracker does not answer, or no device is free in time.
+        DeviceError: the tracker does not answer, or no device is free within ``rpc.timeout_s``.
     """
     if remote.tracker:
         from hwnas.hardware.backends.tvm.remote import RemoteDevice
@@ -255,7 +257,7 @@ def open_device(target: Target, remote: Remote) -> TvmDevice:
 
 @final
 class LocalDevice:
-    """This machine.
+    """This machine as a ``TvmDevice``.
 
     Raises:
         ConfigError: fewer than ``threads`` cores are available.
@@ -307,7 +309,7 @@ class LocalDevice:
         return run
 
 
-def _random(buffer: Buffer) -> Array:
+def _random_array(buffer: Buffer) -> Array:
     rng = np.random.default_rng(0)
     if buffer.dtype == "float32":
         # Small values of both signs: no overflow, and no denormal numbers, which are slow.

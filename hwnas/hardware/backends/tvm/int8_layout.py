@@ -181,7 +181,7 @@ def is_depthwise(op: OpSpec) -> bool:
 
 
 def is_curved(op: OpSpec) -> bool:
-    """Return True if the fused activation does more than limit the range; False without one."""
+    """Return True if an activation is fused that is none of ``CLIPS``, which only clip the sum."""
     return bool(op.activation) and op.activation not in CLIPS
 
 

@@ -216,14 +216,14 @@ class Bytes:
         assert isinstance(weights, QuantisedNetwork)
         scales, found = {INPUT: weights.input}, list[Array]()
         found.append(int8_layout.pack_images(weights.input, self.dot))
-        for op in _fused(weights, graph):
+        for op in _operators_with_scales(weights, graph):
             sources = [scales[name] for name in op.node.inputs]
             found += int8_layout.pack(op, sources, self.cpu.lanes, self.dot)
             scales[op.node.name] = op.out
         return [*found, int8_layout.pack_answers(scales[graph.output.name], self.dot)]
 
 
-def _fused(network: QuantisedNetwork, graph: Graph) -> list[QuantisedOp]:
+def _operators_with_scales(network: QuantisedNetwork, graph: Graph) -> list[QuantisedOp]:
     """Return the operators of a network, with the scales of fused adds."""
     known = {op.node.name: op for op in network.ops}
     sums: dict[str, QuantisedOp] = {}

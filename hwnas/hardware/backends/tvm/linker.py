@@ -191,7 +191,9 @@ def pack(constants: Sequence[Array], unit: str) -> Array:
 
     Each begins at a multiple of 64 bytes.
     """
-    packed = b"".join(array.tobytes().ljust(_aligned(array.nbytes), b"\0") for array in constants)
+    packed = b"".join(
+        array.tobytes().ljust(_aligned_size(array.nbytes), b"\0") for array in constants
+    )
     return np.frombuffer(packed or bytes(_ALIGNMENT), unit)
 
 
@@ -225,13 +227,13 @@ def plan_arena(
     return offsets, max((end for _, end, _, _ in placed), default=0)
 
 
-def _aligned(n_bytes: int) -> int:
+def _aligned_size(n_bytes: int) -> int:
     return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _units(buffer: Buffer, unit: str) -> int:
     """Return the size of a buffer in elements of the array that holds it."""
-    return _aligned(buffer.n_bytes) // np.dtype(unit).itemsize
+    return _aligned_size(buffer.n_bytes) // np.dtype(unit).itemsize
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class RemoteDevice:
 
     Raises:
         ConfigError: the compiler that links for the device is not installed.
-        DeviceError: the tracker does not answer, or no device is free in time.
+        DeviceError: the tracker does not answer, or no device is free within ``rpc.timeout_s``.
     """
 
     by_library = True  #: modules are linked to libraries and uploaded

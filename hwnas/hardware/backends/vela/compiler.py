@@ -223,7 +223,7 @@ def _run_vela(source: Path, options: VelaSettings) -> None:
     content = path.read_bytes() if path.is_file() else b""  # a user's file may change
     with _captured_output() as printed:
         try:
-            arch, _, *details = _parsed(tuple(_arguments(options)), content)
+            arch, _, *details = _compiler_arguments(tuple(_arguments(options)), content)
             accelerator, system, compiler, has_debug, _, *others = details
             folder = str(source.parent)
             vela.process_regor(
@@ -236,7 +236,7 @@ def _run_vela(source: Path, options: VelaSettings) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _parsed(arguments: tuple[str, ...], content: bytes) -> tuple[Any, ...]:
+def _compiler_arguments(arguments: tuple[str, ...], content: bytes) -> tuple[Any, ...]:
     """Return the arguments of Vela's compiler function for those of its command line.
 
     Vela's own ``main`` parses the options and the configuration file, which takes a quarter of the

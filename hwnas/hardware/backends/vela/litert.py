@@ -62,10 +62,10 @@ class LiteRTSession:
             self._interpreter.invoke()
             for output, answers in zip(self._outputs, rows, strict=True):
                 answers[i] = self._interpreter.get_tensor(output["index"])[0]
-        return tuple(map(_real, self._outputs, rows))
+        return tuple(map(_to_float32, self._outputs, rows))
 
 
-def _real(output: Mapping[str, Any], integers: NDArray[np.int8]) -> NDArray[np.float32]:
+def _to_float32(output: Mapping[str, Any], integers: NDArray[np.int8]) -> NDArray[np.float32]:
     scale, zero_point = output["quantization"]
     real: NDArray[np.float32] = (integers.astype(np.float32) - zero_point) * np.float32(scale)
     return real.transpose(0, 3, 1, 2) if real.ndim == 4 else real
