@@ -132,12 +132,7 @@ def _figure(name: str, figures: Quantities, target: Target) -> Quantity | None:
 
 @final
 class DerivedCostModel:
-    """A cost model that adds derived metrics to the costs of another.
-
-    Args:
-        model: The other cost model.
-        derive: Adds the derived metrics.
-    """
+    """A cost model that adds derived metrics to the costs of another."""
 
     def __init__(self, model: CostModel, derive: DerivedMetrics):
         self._model, self._derive = model, derive

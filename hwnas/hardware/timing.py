@@ -203,11 +203,8 @@ class Sentinel:
     """A constant workload that is timed between measurements, to detect a slower machine.
 
     The normal level is the lower quartile of the latest readings. If the machine stays slower, the
-    lower speed becomes normal after some measurements marked ``drifted``.
-
-    Args:
-        timer: Runs the workload; it is read eight times at once.
-        config: Duration of a reading, and what counts as slower.
+    lower speed becomes normal after some measurements marked ``drifted``. Eight readings are taken
+    at once at the start.
     """
 
     def __init__(self, timer: Timer, config: TimingConfig):

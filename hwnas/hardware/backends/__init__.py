@@ -57,10 +57,7 @@ def default() -> str:
 def lacking(needed: Mapping[str, str]) -> str:
     """Return a text that names the packages that are not installed, and how to install them.
 
-    Empty if all are installed.
-
-    Args:
-        needed: Required packages: name for pip, by the module that each provides.
+    Empty if all are installed. ``needed`` has their names for pip, by the module of each.
     """
     missing = [needed[name] for name in needed if importlib.util.find_spec(name) is None]
     verb = "is" if len(missing) == 1 else "are"
@@ -69,11 +66,7 @@ def lacking(needed: Mapping[str, str]) -> str:
 
 
 def resolve_reference(reference: str, user: BackendDescription) -> Any:
-    """Import and return an object of a backend.
-
-    Args:
-        reference: ``module:name`` of the object, a field of ``user``.
-        user: Description of the backend.
+    """Import and return the object ``module:name`` of a backend; ``user`` is its description.
 
     Raises:
         ConfigError: a package in ``user.needs`` is not installed.

@@ -53,10 +53,7 @@ class ExitArtefacts:
         return {**self._artefacts.build(full), **self._segments(network)}
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the contents of the files that only this target adds to an export, by suffix.
-
-        A network with exits has the files of each segment in addition, as from ``build``.
-        """
+        """Return the files that only this target adds to an export, with those of all segments."""
         full = _part(network, without_exits(network.graph))
         return {**self._artefacts.delivered(full), **self._segments(network)}
 
@@ -149,23 +146,15 @@ def file_names(names: Mapping[str, str], n_segments: int) -> dict[str, str]:
 
 
 def select_segment(files: Mapping[str, Path], segment: int) -> dict[str, Path]:
-    """Return the files of one segment, by suffix without the prefix ``.segment0``.
-
-    Args:
-        files: Files of a network with exits, by suffix.
-        segment: Index of the segment, from 0.
-    """
+    """Return the files of one segment (its index is from 0), by suffix without ``.segment0``."""
     start = _segment_suffix(segment, "")
     return {n.removeprefix(start): path for n, path in files.items() if n.startswith(start)}
 
 
 def load_segments(files: Files, n_segments: int, name: str) -> SequentialSegments:
-    """Return the loaded segments of a network with exits, in this process.
+    """Return the segments of a network with exits, loaded in this process.
 
-    Args:
-        files: Files of all segments, by suffix such as ``.segment0.onnx``.
-        n_segments: Number of segments.
-        name: Name of the target's artefact, such as ``model.int8.onnx``.
+    ``files`` are by suffix such as ``.segment0.onnx``; ``name`` is the artefact's name.
 
     Raises:
         CompileError: the runtime cannot load a segment.
@@ -186,12 +175,8 @@ def compare_with_float32(
     """Time an int8 network and its float32 version in turns, and return the ratio of latencies.
 
     Keys and values are those of ``derived_metrics.ratio_columns``. Empty if the graph's own dtype
-    is not int8, or the backend only estimates costs.
-
-    Args:
-        network: The network.
-        files: Its int8 files, by suffix.
-        artefacts: Writes the float32 files to a temporary folder, and times both networks.
+    is not int8, or the backend only estimates costs. ``files`` are the int8 files; those in float32
+    are written to a temporary folder.
     """
     if network.graph.dtype != "int8":
         return {}

@@ -170,17 +170,11 @@ class Backend(Protocol):
         ...
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:
-        """Return why an artefact, given by name, cannot run from this machine, as text.
-
-        Empty if it can.
-        """
+        """Return why an artefact (by name) cannot run from this machine; empty text if it can."""
         ...
 
     def user_file(self) -> Path | None:
-        """Return the user's own file on which the target's costs depend; ``None`` if there is none.
-
-        For example a device file, or a configuration file of Vela.
-        """
+        """Return the user's own file on which costs depend, such as a device file, or ``None``."""
         ...
 
 
@@ -233,13 +227,7 @@ def check_space(
 ) -> None:
     """Check that at least one of 102 networks of a space can be written for the target.
 
-    These are the smallest, the largest and 100 sampled networks.
-
-    Args:
-        space: The search space.
-        lower: Returns the graph of a genotype, not fused.
-        target: The target, for the message.
-        backend: Backend of the target, whose ``check`` is called.
+    These are the smallest, the largest and 100 sampled networks, whose graphs ``lower`` returns.
 
     Raises:
         CompileError: none can; the message has the reason for the smallest network.

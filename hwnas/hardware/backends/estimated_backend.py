@@ -50,9 +50,7 @@ class EstimatedBackend:
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "EstimatedArtefacts":
         """Return the object that writes ONNX files and estimates their costs.
 
-        Args:
-            bench: Not used.
-            cost: Name of the search's cost model, which estimates; ``None``: ``estimate`` does.
+        The cost model ``cost`` estimates, by default ``estimate``; ``bench`` is not used.
         """
         estimate = self.by_cost_model.get(cost or "", self.estimate)
         return EstimatedArtefacts(self.target, estimate, self.not_measurable)

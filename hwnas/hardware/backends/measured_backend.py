@@ -49,10 +49,7 @@ class MeasuredBackend:
 
     @property
     def cost_models(self) -> CostModels:
-        """Functions that create the cost models ``table``, ``measured`` and ``roofline``, by name.
-
-        ``measured`` times each network.
-        """
+        """Functions that create the cost models ``table``, ``measured`` and ``roofline``."""
         return {"table": _table_model, "measured": _measured_model, "roofline": roofline}
 
     def check(self, graph: Graph) -> None:
@@ -68,12 +65,7 @@ class MeasuredBackend:
         return None
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "MeasuredArtefacts":
-        """Return the object that writes files and evaluates them on the device.
-
-        Args:
-            bench: The device; required.
-            cost: Not used: costs are measured.
-        """
+        """Return the object that writes files and evaluates them on the device, ``bench``."""
         assert bench is not None
         return MeasuredArtefacts(self, bench)
 
@@ -89,18 +81,13 @@ class MeasuredBackend:
 
 @final
 class MeasuredArtefacts:
-    """Writes the files of networks, and runs and times them on the device."""
+    """Writes the files of networks, and runs and times them on the device; see ``Artefacts``."""
 
     def __init__(self, backend: MeasuredBackend, bench: TimingBench):
         self._backend, self._target, self._bench = backend, backend.target, bench
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the contents of the files that ``evaluate`` reads, by suffix.
-
-        Raises:
-            CompileError: the network cannot be compiled.
-            DeviceError: no device answers.
-        """
+        """Return the contents of the files that ``evaluate`` reads, by suffix."""
         return self._backend.write(network, self._target, self._bench)
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
@@ -188,11 +175,7 @@ def isolated_operator(op: OpSpec) -> Graph:
 
 
 def empty_network(batch: int = 1) -> Graph:
-    """Return a network that adds two single numbers: its latency is that of starting an inference.
-
-    Args:
-        batch: Images per inference.
-    """
+    """Return a network that only adds two numbers: its latency is the start of an inference."""
     op = OpSpec("add", (1, 1, 1), (1, 1, 1), dtype="float32", batch=batch)
     return Graph.of((Node("add", op, (INPUT, INPUT)),))
 

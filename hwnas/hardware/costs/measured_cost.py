@@ -69,10 +69,6 @@ def fused_graph(graph: Graph, target: Target) -> Graph:
     Dtype, batch size and threads of the graph take precedence over the target's. Operators have a
     number of threads only if the graph has one. In int8, additions are fused only for backends with
     ``fuses_add``, and operators marked ``in_float`` stay in float32.
-
-    Args:
-        graph: The graph, not fused.
-        target: The target.
     """
     dtype, batch = dtype_of(graph, target), graph.batch or target.batch
     if dtype != "int8" or backends.get(target.runtime).fuses_add:
@@ -96,11 +92,8 @@ def _node_dtype(node: Node) -> str:
 class MeasuredCostModel:
     """A cost model that compiles and times every candidate on its device.
 
-    Args:
-        worker: Worker processes of the device.
-        target: The target.
-        lower: Returns the graph of a genotype, fused and in the target's dtype.
-        plan: Returns the compilation plan of an operator.
+    ``lower`` returns the graph of a genotype, fused and in the target's dtype; ``plan`` returns the
+    compilation plan of an operator.
     """
 
     max_cost_queries: int | None = 0  # it measures every network

@@ -68,10 +68,8 @@ def reading(path: str, scale: float) -> str:
 class Results:
     """The rows of results.csv, each written immediately; an existing file is continued.
 
-    Args:
-        path: Path of results.csv.
-        facts: Columns that are equal in all rows, such as ``machine``. The program exits with an
-            error if the file has other values.
+    ``facts`` are columns with one value in all rows, such as ``machine``. The program exits with an
+    error if the file has other values.
     """
 
     def __init__(self, path: Path, facts: dict[str, Any]):
@@ -109,12 +107,9 @@ class Results:
                 )
 
     def add(self, network: dict[str, Any], runs: Runs, energy: float | None) -> float:
-        """Append a row for a network of kit.json to the file; return the median of ``runs``.
+        """Append a row for an entry of kit.json to the file; return the median of ``runs`` in ms.
 
-        Args:
-            network: Entry of kit.json.
-            runs: Latency of each run in ms.
-            energy: Energy per run in mJ; ``None`` if it was not measured.
+        ``energy`` is per run in mJ; ``None`` if it was not measured.
         """
         median: float = statistics.median(runs)
         known = self.passes.setdefault(network["id"], [])
@@ -163,12 +158,6 @@ def measure(kit: dict[str, Any], run: Runner, results: Results, suffix: str) -> 
 
     Each network has three to eight passes. Rows are appended to ``results``, and progress, networks
     whose passes disagree and the next command are printed.
-
-    Args:
-        kit: Content of kit.json.
-        run: Times one file of a network.
-        results: The rows, some of which may be from an earlier start.
-        suffix: Suffix of the files to time, such as ``.onnx``.
     """
     sentinels = [network for network in kit["networks"] if network["role"] == "sentinel"]
 
@@ -208,11 +197,7 @@ def split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Return key and value of ``KEY=VALUE``; only the value may be empty.
-
-    Raises:
-        ArgumentTypeError: there is no ``=``, or no key.
-    """
+    """Return key and value of ``KEY=VALUE``; without ``=`` or a key, argparse refuses it."""
     key, sign, value = text.partition("=")
     if not (key and sign):
         raise argparse.ArgumentTypeError(f"write KEY=VALUE, not {text}")

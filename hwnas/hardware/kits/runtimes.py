@@ -210,13 +210,7 @@ RUNTIMES = {"onnxruntime": onnxruntime, "trtexec": trtexec, "tflite": tflite, "c
 
 
 def check_dtype(runtime: str, rest: list[str], dtype: str) -> None:
-    """Exit with an error if a runtime, with its options, cannot compute in the kit's dtype.
-
-    Args:
-        runtime: Name of the runtime, one of ``RUNTIMES``.
-        rest: Options of the runtime's tool.
-        dtype: Dtype of the kit.
-    """
+    """Exit with an error if a runtime, with the options ``rest``, does not compute in ``dtype``."""
     if runtime == "onnxruntime" and dtype not in WRITTEN:
         sys.exit(
             f"This kit is for {dtype} and its files are in float32, as onnxruntime runs them: use "

@@ -313,10 +313,7 @@ def check_complete(path: Path) -> None:
 
 
 def missing_operators_error(missing: list[OpSpec], target: Target, command: str) -> TableError:
-    """Return the error for operators that the latency table of a target lacks.
-
-    ``command``, which measures them, is a part of its message.
-    """
+    """Return the error for operators that a table lacks, with the command that measures them."""
     shown = "; ".join(map(str, missing[:_MAX_SHOWN])) + "; ..." * (len(missing) > _MAX_SHOWN)
     return TableError(
         f"The latency table of target '{target.name}' lacks {len(missing)} operators: "

@@ -65,11 +65,7 @@ class Rapl:
         self.source = f"RAPL {' + '.join(counted.values())}, {root}"
 
     def read(self) -> float:
-        """Return the joules since the meter was opened.
-
-        Raises:
-            ConfigError: a counter cannot be read.
-        """
+        """Return the joules since the meter was opened; for errors see ``EnergyMeter.read``."""
         for zone, last in self._last.items():
             now = _number(zone / "energy_uj", self._fix_command)
             self._total += now - last if now >= last else now - last + self._range[zone]
@@ -100,9 +96,7 @@ class _NvmlLibrary(Protocol):
 class Nvml:
     """Energy of one NVIDIA GPU: its counter (Volta and later), else its integrated power.
 
-    Args:
-        index: Index of the GPU in ``nvidia-smi -L``, independent of CUDA_VISIBLE_DEVICES.
-        library: Replacement for the module ``pynvml``.
+    ``index`` is the index in ``nvidia-smi -L``, independent of CUDA_VISIBLE_DEVICES.
 
     Raises:
         ConfigError: nvidia-ml-py is not installed, or the GPU's energy cannot be read.
@@ -128,12 +122,7 @@ class Nvml:
         self.source = f"NVML {kind}, GPU {index} ({gpu})"
 
     def read(self) -> float:
-        """Return the joules since the driver was loaded; of integrated power since the opening.
-
-        Raises:
-            ConfigError: the energy cannot be read.
-            RunError: the power was not sampled for more than a second.
-        """
+        """Return the joules since an arbitrary start; for errors see ``EnergyMeter.read``."""
         if self._power is not None:
             return self._power.read()
         return self._call(self._library.nvmlDeviceGetTotalEnergyConsumption) / 1e3
@@ -225,9 +214,7 @@ class Hwmon:
     def read(self) -> float:
         """Return the joules of all selected rails since an arbitrary start.
 
-        Raises:
-            ConfigError: a rail cannot be read.
-            RunError: the power was not sampled for more than a second.
+        For errors see ``EnergyMeter.read``.
         """
         joules = sum(counter.read() for counter in self._counters)
         return joules if self._power is None else joules + self._power.read()

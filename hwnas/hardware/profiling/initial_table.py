@@ -64,13 +64,6 @@ def create_initial_table(
     from the others, ``effort.rounds`` are over, or ``effort.long_s`` has passed. Operators that
     were timed on this device are not timed again. The spaces share the networks of a round.
 
-    Args:
-        table: Table of this device, which is changed.
-        subjects: The search spaces.
-        pool: Worker processes that time operators and networks.
-        effort: Numbers of networks and plans, and the required accuracy.
-        progress: Shows the progress.
-
     Returns:
         The measurements; ``None`` if the table was calibrated for all spaces and lacked at most 64
         operators of each, which were timed.

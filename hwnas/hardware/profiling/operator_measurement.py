@@ -128,12 +128,8 @@ def calibrate_table(
 ) -> Calibration:
     """Calibrate a table for a space, and save it with networks and error; return the calibration.
 
-    Args:
-        table: The table, which is changed.
-        wholes: Measured networks. The first ``counts.fit`` are fitted, the next
-            ``counts.interval`` set the interval, and the others (two or more) show the error.
-        counts: Numbers of networks.
-        space: Name of the search space.
+    The first ``counts.fit`` networks are fitted, the next ``counts.interval`` set the interval, and
+    the others (two or more) show the error.
     """
     fit, end = counts.fit, counts.fit + counts.interval
     pairs = [(whole.features, whole.timing.median_ms) for whole in wholes]
@@ -158,14 +154,8 @@ def store_networks(
 ) -> None:
     """Store the networks of a space's calibration in the table, and save it.
 
-    Other networks of the space stay in the table without a role and a prediction.
-
-    Args:
-        table: The table, which is changed.
-        wholes: Measured networks of the space.
-        roles: Role of each in the calibration: ``fit``, ``interval`` or ``held_out``.
-        predicted: Predicted latency of each.
-        space: Name of the search space.
+    ``roles`` (``fit``, ``interval`` or ``held_out``) and ``predicted`` are in the order of
+    ``wholes``. Other networks of the space stay in the table without a role and a prediction.
     """
     new = {whole.network for whole in wholes}
     others = [
@@ -204,12 +194,8 @@ def prediction_error(
     Keys: ``n``, the number of networks; ``table``, the errors of ``predicted`` (as
     ``core.agreement``, with ``coverage``, the fraction of networks inside their interval, and
     ``interval``, its relative half width); ``macs``, the errors of latencies proportional to MACs;
-    and ``drifted``, the number of networks with a disturbed measurement.
-
-    Args:
-        calibration: Calibration that the predictions are from; its ``interval`` is reported.
-        held_out: Two or more networks that the calibration is not fitted to.
-        predicted: Predicted latency of each.
+    and ``drifted``, the number of networks with a disturbed measurement. There are at least two
+    networks; ``predicted`` is in their order.
     """
     measured = [whole.timing.median_ms for whole in held_out]
     inside = [low <= ms <= high for (_, low, high), ms in zip(predicted, measured, strict=True)]
@@ -296,13 +282,6 @@ def measure_operators(
 
     Operators that the table has from two or more passes, undisturbed, are not timed again. Return
     the error messages of operators that cannot be compiled, by operator.
-
-    Args:
-        table: The table, which is changed.
-        ops: The operators.
-        pool: Worker processes that tune and time operators.
-        effort: Number of plans and passes, and plans that need no tuning.
-        progress: Shows the progress.
 
     Raises:
         HwnasError: an operator cannot be timed for another reason; earlier results are kept.

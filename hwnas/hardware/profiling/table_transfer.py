@@ -265,15 +265,8 @@ def transfer_table(
     """Fill a table for some search spaces from another CPU's, and save it.
 
     Networks are measured in rounds, until the fraction ``effort.share`` of them is predicted within
-    5 % from the others, ``effort.rounds`` are over, or ``effort.long_s`` has passed.
-
-    Args:
-        table: Table of this device, which is changed.
-        source: Table of the other CPU, which must cover the spaces, see ``SourceTable.covers``.
-        subjects: The search spaces.
-        pool: Worker processes that tune operators and time networks.
-        effort: Numbers of networks and plans, and the required accuracy.
-        progress: Shows the progress.
+    5 % from the others, ``effort.rounds`` are over, or ``effort.long_s`` has passed. ``source``
+    must cover the spaces, see ``SourceTable.covers``.
 
     Raises:
         HwnasError: an operator cannot be compiled, or a network cannot be timed.
@@ -305,16 +298,9 @@ def network_plans(
 ) -> Mapping[OpSpec, str]:
     """Return compilation plans of operators that were not timed on this device, by operator.
 
-    All operators of ``nets`` that were not timed have one; those without a plan are tuned, and the
+    All operators of the fused graphs ``nets`` that were not timed have one. Plans that ``table``
+    has from another device replace ``source_plans``. Operators without a plan are tuned, and the
     table is saved with the new plans.
-
-    Args:
-        table: Table of this device; its plans from another device replace ``source_plans``.
-        source_plans: Compilation plans from another device.
-        nets: Fused graphs.
-        pool: Worker processes that tune operators.
-        n_plans: Number of plans that are tried for an operator.
-        progress: Shows the progress.
 
     Raises:
         HwnasError: an operator cannot be compiled.

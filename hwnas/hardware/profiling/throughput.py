@@ -34,13 +34,7 @@ class BatchThroughput:
 def time_batch_sizes(
     graph: Graph, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
 ) -> list[BatchThroughput]:
-    """Return the latency of a network at each of ``BATCHES``, with operators tuned for each.
-
-    Args:
-        graph: The network, not fused.
-        target: The target; its batch size is replaced.
-        open_worker: Starts a worker process for a target.
-        progress: Shows the progress.
+    """Return the latency of a network (not fused) at each of ``BATCHES``, tuned for each.
 
     Raises:
         CompileError: an operator or the network cannot be compiled for a batch size.
@@ -72,13 +66,7 @@ def compare_runtimes(
     """Return the latency of each network in ms, by runtime and dtype: ``onnxruntime int8``.
 
     Each is the median of three turns: runtimes take turns, so that all see the same speed of the
-    machine. Those that cannot compile a network are left out.
-
-    Args:
-        networks: Graphs, not fused.
-        targets: One target per runtime and dtype.
-        open_worker: Starts a worker process for a target.
-        progress: Shows the progress.
+    machine. Those that cannot compile a network are left out. The networks are not fused.
     """
     names = [f"{target.runtime} {target.dtype}" for target in targets]
     timings: dict[str, list[list[float]]] = {name: [[] for _ in networks] for name in names}

@@ -107,10 +107,9 @@ class DeviceBench:
         return fastest
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latency of each operator with its compilation plan, in order.
+        """Return the latency of each pair ``(operator, compilation plan)`` in ``work``, in order.
 
-        ``work`` has pairs ``(operator, plan)``. Timings are marked ``drifted`` as by
-        ``Sentinel.watch``.
+        If the machine was slower than normal, timings are marked ``drifted``.
         """
         engine, config = self._engine, self._config
         return self._sentinel.watch(
@@ -120,8 +119,7 @@ class DeviceBench:
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
         """Return the latency of an inference of a fused network, with random weights and images.
 
-        ``plans`` has the compilation plan of each operator. The timing is marked ``drifted`` as by
-        ``Sentinel.watch``.
+        If the machine was slower than normal, the timing is marked ``drifted``.
         """
         timer = self._engine.network(graph, plans)
         return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
@@ -140,11 +138,7 @@ class DeviceBench:
         return percentiles(self._engine.network(graph, plans), n)
 
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
-        """Compile a fused network; return the contents of its files, by suffix.
-
-        ``plans`` has the compilation plan of each operator; ``weights`` are by operator name, or a
-        ``QuantisedNetwork``.
-        """
+        """Compile a fused network; return the contents of its files, by suffix such as ``.so``."""
         return dict(self._engine.export(graph, plans, weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:

@@ -57,13 +57,8 @@ class DevicePool:
     If a device disconnects or does not answer in time, its task is retried on the next device,
     until ``remote.timeout_s`` after its first failure or three failures; then its result is a
     ``DeviceCrashError``. If no device has answered for ``remote.timeout_s``, a ``DeviceError`` is
-    the result of all tasks. Several threads may submit tasks.
-
-    Args:
-        target: The target.
-        timing: Duration of measurements.
-        remote: The remote devices; without ``tracker``: this machine.
-        limit_s: Time limit of each call of a worker, in seconds.
+    the result of all tasks. Several threads may submit tasks. ``limit_s`` is the time limit of each
+    call of a worker.
 
     Raises:
         ConfigError: the target is remote, and its meter would read this machine.
@@ -108,9 +103,7 @@ class DevicePool:
         """Return the result of one task.
 
         Raises:
-            HwnasError: the task raised it.
-            DeviceError: no device answered, or the pool was closed.
-            DeviceCrashError: devices answer, but the task made them fail repeatedly.
+            HwnasError: the task raised it; ``DeviceError``: no device completed the task.
         """
         ((_, result),) = self.run([task])
         if isinstance(result, HwnasError):
@@ -233,10 +226,7 @@ class RetryingPool:
         self._pool = pool
 
     def tune(self, op: OpSpec, limit: int) -> str:
-        """Return the fastest of at most ``limit`` compilation plans of an operator.
-
-        See ``DeviceBench.tune``.
-        """
+        """Return the fastest of at most ``limit`` compilation plans, see ``DeviceBench.tune``."""
         return self._pool.do(lambda worker: worker.tune(op, limit))
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:

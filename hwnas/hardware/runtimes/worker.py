@@ -39,12 +39,6 @@ class Worker:
     ``ConfigError``; for a remote target always a ``DeviceError``. The next call starts a new
     process.
 
-    Args:
-        target: The target.
-        timing: Duration of measurements.
-        remote: The remote device; without ``tracker``: this machine.
-        limit_s: Time limit of each call, in seconds.
-
     Raises:
         ConfigError: the target is remote, and its meter would read this machine.
     """

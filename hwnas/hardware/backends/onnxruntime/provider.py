@@ -78,11 +78,7 @@ def check_meter(target: Target) -> None:
 
 
 def check_usable(chosen: OnnxRuntimeSettings, model: bytes) -> None:
-    """Check that a provider runs all operators of ``model`` here; the CPU always does.
-
-    Args:
-        chosen: The provider.
-        model: Content of a small ONNX file.
+    """Check that a provider runs all operators of the ONNX file ``model`` here; the CPU does.
 
     Raises:
         ConfigError: it does not; the message has onnxruntime's reason, such as a missing library.
@@ -124,12 +120,9 @@ def devices(target: Target) -> dict[str, str]:
 
 
 def create_session(model: bytes, options: Any, chosen: OnnxRuntimeSettings) -> Any:
-    """Return onnxruntime's ``InferenceSession`` of a model, which runs only on one provider.
+    """Return onnxruntime's ``InferenceSession`` of an ONNX file, which runs only on one provider.
 
-    Args:
-        model: Content of an ONNX file.
-        options: ``onnxruntime.SessionOptions``; the fallback to the CPU is disabled in them.
-        chosen: The provider.
+    The fallback to the CPU is disabled in ``options``.
 
     Raises:
         CompileError: the provider leaves operators to the CPU.

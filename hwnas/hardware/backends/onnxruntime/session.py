@@ -107,13 +107,8 @@ def timer(
     """Return a function that runs ``n`` inferences on fixed random images and returns the seconds.
 
     Threads spin (wait for work without sleeping) only while something is timed. Images and outputs
-    are in the machine's memory; copies to a device with its own memory are timed.
-
-    Args:
-        model: Content of an ONNX file.
-        n_threads: Threads of an inference.
-        batch: Images per inference, if the model accepts any number of images.
-        chosen: The execution provider.
+    are in the machine's memory; copies to a device with its own memory are timed. A model that
+    accepts any number of images reads ``batch``.
 
     Raises:
         CompileError: onnxruntime cannot load the model, or the provider leaves operators to the

@@ -45,11 +45,7 @@ def check_cpu(dtype: str) -> None:
 def openvino_ir(onnx: bytes, dtype: str) -> dict[str, bytes]:
     """Return the IR of an ONNX file: the contents of ``.xml`` and ``.bin``, by suffix.
 
-    Equal input gives equal bytes.
-
-    Args:
-        onnx: Content of an ONNX file.
-        dtype: Dtype in which the network is to run; the IR stores it.
+    Equal input gives equal bytes. The network will run in ``dtype``, which the IR stores.
 
     Raises:
         CompileError: OpenVINO cannot read it.

@@ -116,12 +116,7 @@ def _check_architecture(mtriple: str) -> None:
 
 
 def no_tracker_message(remote: Any, error: Exception) -> str:
-    """Return the message of an error because no tracker answers, with the command that starts one.
-
-    Args:
-        remote: Address of the tracker, and key of the device.
-        error: The error of the connection.
-    """
+    """Return the message for a tracker that does not answer, with the command that starts one."""
     port = remote.tracker.rpartition(":")[2]
     return (
         f"No tracker answers at {remote.tracker} for device '{remote.key}': {error}. "

@@ -104,10 +104,7 @@ class Compiler:
         return plans[kernel] if isinstance(kernel, OpSpec) else Plan(None)
 
     def pack_weights(self, graph: Graph, weights: Parameters) -> Array:
-        """Return all weights of a network in one array ``(n,)``, as the linked function reads them.
-
-        float32, or for int8 networks uint8: the bytes of all arrays.
-        """
+        """Return all weights in one array ``(n,)``: float32, or their bytes of int8 networks."""
         return linker.pack(self._kernels.constants(graph, weights), self._kernels.unit)
 
 
@@ -140,10 +137,7 @@ def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:
 
 
 def cpu_facts(target: Any, threads: int) -> Cpu:
-    """Return float32 values per vector register, number of registers, and ``threads``.
-
-    The first two follow from the CPU features of ``target``, TVM's target object.
-    """
+    """Return facts for schedules, from the CPU features of ``target``, TVM's target object."""
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     if "avx512f" in features:
         return Cpu(16, 32, threads)

@@ -40,10 +40,7 @@ class TvmDevice(Protocol):
         ...
 
     def link(self, objects: bytes) -> bytes:
-        """Return the content of a shared library for the device.
-
-        ``objects`` is the content of a ``.tar`` of object files.
-        """
+        """Return the content of a shared library, linked from a ``.tar`` of object files."""
         ...
 
     def tensor(self, array: Array) -> Any:
@@ -65,7 +62,7 @@ class TvmDevice(Protocol):
 
 @final
 class TvmEngine:
-    """TVM on this machine or a remote device.
+    """TVM on this machine or a remote device; for errors of methods see ``Engine``.
 
     Raises:
         ConfigError: TVM or LLVM does not accept the target's settings.
@@ -89,19 +86,11 @@ class TvmEngine:
         return self._device.timer(module, compiled.name, tensors)
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
-        """Return the latency of one operator in ms, isolated, on random data.
-
-        Raises:
-            CompileError: the operator cannot be compiled with the plan.
-        """
+        """Return the latency of one operator in ms, isolated, on random data."""
         return measure(self.operator(op, plan), config)
 
     def network(self, graph: Graph, plans: OperatorPlans) -> Timer:
-        """Return a timer of a network, with random weights and images.
-
-        Raises:
-            CompileError: ``plans`` lacks an operator, or an operator cannot be compiled.
-        """
+        """Return a timer of a network of random weights and images; ``plans`` has all operators."""
         linked = self._link(graph, plans, self._device.by_library)
         module = self._device.load(linked.module)
         tensors = [self._device.tensor(_random_array(buffer)) for buffer in linked.parameters]
@@ -118,9 +107,6 @@ class TvmEngine:
 
         ``.so`` is its library, ``.tar`` has the library's object files, ``.safetensors`` the packed
         weights with the shapes of all parameters.
-
-        Raises:
-            CompileError: ``plans`` lacks an operator, or the network cannot be compiled or linked.
         """
         linked = self._link(graph, plans, library=True)
         packed = self._compiler.pack_weights(graph, weights)
@@ -182,14 +168,7 @@ def _parse_plans(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
 
 @final
 class TvmSession:
-    """A compiled network, loaded on a device.
-
-    Args:
-        module: Its library, loaded on ``device``.
-        device: The device.
-        weights: Packed weights.
-        shapes: Metadata of its ``.safetensors`` file.
-    """
+    """A compiled network, loaded on a device; ``shapes`` is from its ``.safetensors`` file."""
 
     def __init__(self, module: Any, device: TvmDevice, weights: Array, shapes: Any):
         self._module, self._device, self._shapes = module, device, shapes

@@ -122,11 +122,7 @@ class Floats:
         return templates.plans(op, channels, self.cpu, limit)[:limit]  # they come in pairs
 
     def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
-        """Return a schedule whose function ``main`` computes an operator.
-
-        Raises:
-            CompileError: the operator is not supported.
-        """
+        """Return a schedule whose function ``main`` computes an operator, see ``Kernels``."""
         assert isinstance(kernel, OpSpec)
         schedule = s_tir.Schedule(operators.define(kernel, self.cpu.lanes))
         templates.apply(schedule, kernel, self.cpu, plan)
@@ -171,11 +167,7 @@ class Bytes:
         return int8_templates.plans(op, channels, self.cpu, limit)
 
     def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
-        """Return a schedule whose function ``main`` computes an operator or a conversion.
-
-        Raises:
-            CompileError: the operator is not supported.
-        """
+        """Return a schedule whose function ``main`` computes the kernel, see ``Kernels``."""
         lanes = self.cpu.lanes
         if isinstance(kernel, Edge):
             define = int8_operators.DEFINE[kernel.kind]

@@ -146,9 +146,7 @@ class RemoteDevice:
         return self._library(path.read_bytes())
 
     def link(self, objects: bytes) -> bytes:
-        """Return the content of a shared library for the device, linked here.
-
-        ``objects`` is the content of a ``.tar`` of object files.
+        """Return a shared library for the device, linked here from a ``.tar`` of object files.
 
         Raises:
             CompileError: the files cannot be linked.
@@ -179,10 +177,7 @@ class RemoteDevice:
     def timer(
         self, module: "_RemoteObject", name: str, arguments: Sequence["_RemoteObject"]
     ) -> Timer:
-        """Return a timer of the function ``name`` of a module: seconds for ``n`` calls.
-
-        The device measures the time; communication with it is not included.
-        """
+        """Return a timer of the function ``name``: seconds for ``n`` calls, on the device alone."""
 
         def run(n: int) -> float:
             self._renew()

@@ -69,17 +69,11 @@ class VelaBackend:
         return layers_in_ms(estimate(graph, self._target), self._target)
 
     def int8_session(self, network: QuantisedNetwork) -> Session:
-        """Return an int8 network, loaded on this machine by LiteRT.
-
-        Its results are close to those of the reference kernels that Ethos-U follows bit by bit.
-        """
+        """Return an int8 network, loaded here by LiteRT, whose results are close to the NPU's."""
         return LiteRTSession(tflite.write_tflite(network))
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "VelaArtefacts":
-        """Return the object that writes TFLite files and estimates their cost by Vela.
-
-        ``bench`` and ``cost`` are not used.
-        """
+        """Return the object that writes TFLite files and estimates their cost by Vela."""
         return VelaArtefacts(self._target)
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:

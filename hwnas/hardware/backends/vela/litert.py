@@ -16,10 +16,6 @@ from hwnas.core.errors import CompileError, short_reason
 class LiteRTSession:
     """An int8 TFLite network with one input, loaded on this machine.
 
-    Args:
-        tflite: Content of the file.
-        n_threads: Threads of an inference.
-
     Raises:
         CompileError: LiteRT cannot load it.
 
@@ -42,10 +38,7 @@ class LiteRTSession:
         self._outputs = self._interpreter.get_output_details()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the last output ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
-
-        It is converted to float32.
-        """
+        """Return the last output, float32 ``(N, n_outputs)``, for normalised ``(N, C, H, W)``."""
         return self.outputs(images)[-1]
 
     def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
