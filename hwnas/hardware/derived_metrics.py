@@ -233,8 +233,9 @@ class FasterThanFloat:
             slower = int8_is_slower(columns)
             return columns, f"In int8 it takes {describe_ratio(columns)}." if slower else ""
         int8, float32 = (c.figures["latency_ms"] for c in (cost, self._model.cost(other)))
+        end = "" if int8.high is None else f" (up to {int8.high:.4g})"
         reason = (
-            f"In int8 it takes {int8.value:.4g} ms (up to {int8.upper:.4g}), in float32 "
-            f"{float32.value:.4g} ms ({int8.source})."
+            f"In int8 it takes {int8.value:.4g} ms{end}, in float32 {float32.value:.4g} ms "
+            f"({int8.source})."
         )
         return {LATENCY: float32.value}, "" if int8.upper < float32.value else reason

@@ -71,7 +71,7 @@ def test_int8_not_faster_than_float32_is_refused(
     assert cost.details == {"cycles": 1.0, "float32_latency_ms": there.value}
     assert bool(cost.reason) is refused
     if refused:
-        assert f"in float32 {there.value:.4g} ({here.source})" in cost.reason
+        assert f"in float32 {there.value:.4g} ms ({here.source})" in cost.reason
     assert model.max_cost_queries == 3
 
 
