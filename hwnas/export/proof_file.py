@@ -275,7 +275,7 @@ def _check_exits(proof: Proof, record: EarlyExitsRecord) -> None:
         if size != expected:
             raise SchemaError(f"'exits.{part}' has length {size}; allowed: {expected}")
     if {len(record[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
-        raise SchemaError(f"'left' of 'exits.foreseen' and 'exits.found' must have {n - 1} entries")
+        raise SchemaError(f"'left' in parts of 'exits' must have {n - 1} entries")
     graph = exits_from_json(record)
     if without_exits(graph).nodes != operators_from_json(proof["model"]["operators"]).nodes:
         raise SchemaError("'exits.operators' without exits differ from 'model.operators'")

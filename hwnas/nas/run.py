@@ -66,8 +66,7 @@ class Run:
         manifest = read_manifest(path, option)
         if manifest["verb"] != "search":
             raise RunError(
-                f"{option}={path} is a folder of 'hwnas {manifest['verb']}', not of a search. Give "
-                "the folder of a search."
+                f"{option}={path} is of 'hwnas {manifest['verb']}'. Give the folder of a search."
             )
         return Run(path, manifest, option, storage)
 
@@ -130,21 +129,16 @@ class Run:
     def state(self) -> RunState:
         """The candidates, from ``candidates.parquet`` if the search ended, else from the study.
 
-        If the study cannot be read, they are from the file. After a search for one target the
-        metric is the posterior estimate; see ``observed``.
+        After a search for one target the metric is the posterior estimate; see ``observed``.
 
         Raises:
-            RunError: the file is damaged, neither it nor the study can be read, or no trial is
-                finished yet.
+            RunError: nothing can be read, or no trial is finished yet.
         """
         return _read_state(self)
 
     @property
     def observed(self) -> RunState:
-        """``state`` with the metric as the search measured it, not its posterior estimate.
-
-        The metric has no interval if the study cannot be read.
-        """
+        """``state`` with the metric as measured; without intervals if the study is lost."""
         return _as_observed(self.state, self.study)
 
     @cached_property
@@ -160,9 +154,7 @@ class Run:
         return self.whole.candidates_for(str(self.target))
 
     def candidates_for(self, target: str) -> list[Candidate]:
-        """Return the candidates with the costs of one target only, without prefix.
-
-        Those that do not meet the budget of this target are infeasible.
+        """Return the candidates with the costs of one target, infeasible if over its budget.
 
         Raises:
             RunError: the search is not for this target.
@@ -234,10 +226,7 @@ class Run:
         return Member(candidate, figures, details, {}, on_front=on_front)
 
     def unverified(self, genotype_id: str) -> dict[str, str]:
-        """Return why a network could not be verified: errors by name of the target.
-
-        ``""`` is the only target, or all targets together. Targets without an error are left out.
-        """
+        """Return why a network could not be verified, by target; ``""``: the only one, or all."""
         recorded = self.manifest.get("unverified", {})
         reasons = {"": verified_files.unverified(self.path, genotype_id)}
         if "targets" not in self.manifest:  # without a front, only the manifest has the reason

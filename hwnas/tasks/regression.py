@@ -231,10 +231,7 @@ class RegressionTask:
         return 100 * (worse - better) / self.guess_mae
 
     def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
-        """Return the increase of the mean error from ``reference`` to ``results`` in ``points``.
-
-        It has the lower end of a paired Student's t interval.
-        """
+        """Return the mean error less that of ``reference``, in points, with a paired t bound."""
         differences = results.astype(np.float64) - reference
         scale = 100 / self.guess_mae
         points = scale * float(differences.mean())

@@ -195,15 +195,7 @@ class TrainingSetup:
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[Supernet, TrainingSummary]:
-        """Return the trained supernet, in evaluation mode, and the work done by this call.
-
-        Raises:
-            SpaceError: the space has exits.
-            ConfigError: the options do not suit the data, or the device is not available.
-            RunError: ``train.init_from`` cannot be used, or the checkpoint is damaged or of
-                another training.
-            TrainingError: the training collapsed, or a batch does not fit into memory.
-        """
+        """Return the trained supernet, in evaluation mode, and the work done by this call."""
         loop.check_training(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
         trainee, total = self._trainee(supernet), loop.n_steps(self.train, len(self.data.train))
@@ -214,10 +206,7 @@ class TrainingSetup:
         return supernet, summary
 
     def epoch_s(self) -> float:
-        """Return the estimated duration of an epoch of the supernet in seconds.
-
-        A few steps are timed; nothing is saved.
-        """
+        """Return the duration of an epoch of the supernet in seconds, by timing a few steps."""
         trainee, n_images = self._trainee(self.untrained()), len(self.data.train)
         step_s = loop.step_s(trainee, self.material, self.train, self.seed)
         return loop.n_steps(self.train.with_epochs(1), n_images) * step_s
@@ -276,9 +265,9 @@ class TrainingSetup:
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
 
     def quick_validation(self, network: nn.Module, genotype: Genotype) -> float:
-        """Return the metric on up to 2,000 validation images.
+        """Return the metric on up to 2,000 validation images; the network is changed.
 
-        Weights are rounded to their grids, and batch norm is recalibrated, in place.
+        Its weights are rounded to their grids, and batch norm is recalibrated.
         """
         resolution = self.resolution(genotype)
         quantise_weights_(network, self.grids(network, genotype))

@@ -176,7 +176,7 @@ def test_transferred_space_stays_known_with_later_space(
     table, both = LatencyTable(tmp_path / "own"), [profiled, second]
 
     def fill(subjects: Sequence[ProfiledSpace]) -> list[ProfiledSpace]:
-        wanted = device_module._wanted(table, subjects, seed=0)
+        wanted = device_module._spaces_to_measure(table, subjects, seed=0)
         effort = MeasurementEffort(16, 4, rounds=1)
         device_module.fill(
             table, _source(other), wanted, pool(FakeWorker()), effort, NullProgress()
@@ -186,7 +186,7 @@ def test_transferred_space_stays_known_with_later_space(
     assert fill([profiled]) == [profiled]
     assert fill(both) == both
     TableCostModel(table, CPU, profiled.lower, [each.space.name for each in both], "")
-    assert device_module._wanted(table, both, seed=0) == []
+    assert device_module._spaces_to_measure(table, both, seed=0) == []
 
 
 def test_only_networks_with_transferred_operators_are_remeasured(
@@ -232,7 +232,9 @@ def test_held_out_networks_are_compiled_without_reused_plans(
     monkeypatch.setattr(profiling, "source", lambda config: _source(other, ["avx2"]))
 
     def held_out() -> list[str]:
-        results = profiling._soon(WITHIN, table, profiled, pool(worker), RecordingReporter())
+        results = profiling._networks_if_accurate(
+            WITHIN, table, profiled, pool(worker), RecordingReporter()
+        )
         assert results is not None
         return [whole.network for whole in results]
 
@@ -255,7 +257,12 @@ def test_table_without_all_operators_does_not_suffice(
     other.entries.pop(rare)
     monkeypatch.setattr(profiling, "source", lambda config: _source(other))
     table = LatencyTable(tmp_path / "own")
-    assert profiling._soon(WITHIN, table, profiled, pool(FakeWorker()), RecordingReporter()) is None
+    assert (
+        profiling._networks_if_accurate(
+            WITHIN, table, profiled, pool(FakeWorker()), RecordingReporter()
+        )
+        is None
+    )
 
 
 def test_error_for_low_coverage_gives_working_n_samples(
@@ -271,10 +278,10 @@ def test_error_for_low_coverage_gives_working_n_samples(
         ops = {node.op for genotype in known for node in profiled.lower(genotype)}
         table = replace(other, entries={op: e for op, e in other.entries.items() if op in ops})
         with pytest.raises(TableError) as error:
-            profiling._covering([table], config, profiled)
+            profiling._covering_table([table], config, profiled)
         if (number := re.search(r"set n_samples=(\d+)", str(error.value))) is not None:
             fewer = replace(config, n_samples=int(number[1]))
-            assert len(profiling._covering([table], fewer, profiled)[1]) == fewer.n_samples
+            assert len(profiling._covering_table([table], fewer, profiled)[1]) == fewer.n_samples
         return str(error.value)
 
     assert "Measure without transfer_from, set n_samples=" in message(drawn[:12])
@@ -299,7 +306,7 @@ def test_user_table_is_preferred_to_shipped_table(
     user_table.save()
 
     def source_path() -> Path:
-        return profiling._covering(profiling.references(config), config, second)[0].path
+        return profiling._covering_table(profiling.references(config), config, second)[0].path
 
     assert source_path() == shipped.path  # the user's table covers no network
     user_table.entries = dict(shipped.entries)
