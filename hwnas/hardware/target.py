@@ -160,9 +160,9 @@ class Roofline:
     tile: list[int] = field(metadata=limits("[1, 65_536]"))
     #: fraction of the peak rate that depthwise convolutions reach
     depthwise: float = bounded("(0, 1]", 1.0)
-    #: 10^9 elements scaled, added or activated per second; ``None``: their time is not modelled
+    #: 10^9 elements scaled, added or activated per second; unset: their time is not modelled
     element_gops: float | None = bounded("(0, 1e12]", None)
-    #: True if weights stay in on-chip memory between inferences, where they fit with activations
+    #: True if weights that fit beside the activations stay on chip between inferences
     weights_stay: bool = False
     launch_us: float = bounded("[0, 1e6]", 0.0)  #: start-up time of each operator, in microseconds
     threads: int = bounded("[1, 1024]", 1)  #: number of threads for which the rates are given
@@ -217,7 +217,7 @@ class Target:
     #: images per inference; latency and energy are those of the whole batch
     batch: int = bounded("[1, 65_536]", 1)
     meter: str = "none"  #: energy meter: none, rapl, nvml or hwmon
-    #: nvml: index of the GPU; hwmon: names of rails, separated by commas
+    #: index of the GPU (nvml), or names of rails, separated by commas (hwmon)
     meter_channel: str = ""
     clock_mhz: float | None = bounded("(0, 1e6]", None)  #: clock frequency in MHz
     #: largest number of multiply-accumulates per clock cycle
