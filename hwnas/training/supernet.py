@@ -265,10 +265,7 @@ class TrainingSetup:
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
 
     def quick_validation(self, network: nn.Module, genotype: Genotype) -> float:
-        """Return the metric on up to 2,000 validation images; the network is changed.
-
-        Its weights are rounded to their grids, and batch norm is recalibrated.
-        """
+        """Return the metric on up to 2,000 validation images; the network is quantised in place."""
         resolution = self.resolution(genotype)
         quantise_weights_(network, self.grids(network, genotype))
         calibration = some(self.data.train, _N_QUICK_CALIBRATION)
