@@ -284,8 +284,8 @@ def _fp32() -> dict[str, Metric]:
 def verified_figures(member: Member) -> Quantities:
     """Return the verified metric and costs of a member's compiled artefact, as ``latency_ms``.
 
-    An int8 member also has its float32 metric, as ``accuracy_fp32``. For several targets, names
-    begin with that of the target, as ``npu.latency_ms``.
+    For one target, an int8 member also has its float32 metric, as ``accuracy_fp32``. For several
+    targets, names begin with that of the target, as ``npu.latency_ms``, without float32 metrics.
     """
     known = metrics.all_metrics()
     if member.is_for_all:

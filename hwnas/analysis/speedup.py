@@ -149,7 +149,8 @@ class Speedup:
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object for ``front.json``.
 
-        Ratios are ``[value, low, high]``; an end is ``None`` if unknown or infinite. ``range`` is
+        Ratios are ``[value, low, high]``, and in rows of ``levels`` the columns ``ratio``,
+        ``ratio_low`` and ``ratio_high``; an end is ``None`` if unknown or infinite. ``range`` is
         ``None`` if front and baseline have no accuracy in common.
         """
         content: dict[str, Any] = {

@@ -22,7 +22,8 @@ class Progress(Protocol):
             name: Name of the phase.
             total: Number of steps.
             done: Steps that an earlier run finished.
-            remaining_s: Seconds after which the phase ends, finished or not.
+            remaining_s: Time limit of the phase in seconds, for the time left that is shown. The
+                caller must stop by then.
         """
         ...
 

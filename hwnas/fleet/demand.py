@@ -93,7 +93,8 @@ def _class_rates(
 
 def _parse_column(rows: Sequence[Mapping[str, str]], column: str, path: Path, most: float) -> Array:
     if column not in rows[0]:
-        raise ConfigError(f"{path}: {unknown_name('column', column, rows[0])}")
+        names = unknown_name("column", column, rows[0])
+        raise ConfigError(f"{path}: {names} Set demand.column of the class to one of them.")
     result = np.full(len(rows), np.nan)
     for i, row in enumerate(rows):
         with contextlib.suppress(ValueError):

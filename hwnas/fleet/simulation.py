@@ -93,7 +93,8 @@ def simulate_hour(
 ) -> HourStatistics:
     """Return the statistics of one hour of a plan; equal seeds give equal results.
 
-    The simulated time covers 4000 requests of the rarest class if possible, at most an hour.
+    The simulated time covers 4000 requests of the rarest class, but at most an hour, and at high
+    demand about 300,000 requests of all classes. It includes 60 s after each failure.
     """
     rates = _rates(plan, hour, setup)
     seconds = _simulated_s(plan, rates, setup)

@@ -62,7 +62,7 @@ class FrontFile(TypedDict):
     baseline: NotRequired[dict[str, Any]]  #: hand-designed networks for comparison
     unverified: NotRequired[dict[str, str]]  #: errors of networks that were not verified, by id
     hurried: NotRequired[list[str]]  #: ids of members without int8 training: time ran out
-    #: ids of candidates without fine-tuning, the most probable members of the front first
+    #: ids of candidates that are likely on the front but not fine-tuned, most probable first
     unfinished: NotRequired[list[str]]
     guessing: NotRequired[list[str]]  #: ids of members not significantly better than a constant
     constant: NotRequired[QuantityRow]  #: metric of the best constant answer on the test split

@@ -41,12 +41,13 @@ class TrainingConfig:
     #: training images per step over all processes; default: 128, or for fewer than 128
     #: training images the power of two up to a quarter of them
     batch_size: int | None = bounded("[2, 1_000_000]", None)
-    #: sgd, adamw or muon; the defaults of optimiser, lr and weight_decay depend on the family
+    #: sgd, adamw or muon; default: that of the family, for supernets sgd instead of muon
     optimiser: str | None = None
-    lr: float | None = bounded(
-        "(0, 1000]", None
-    )  #: peak learning rate of the cosine schedule; default: that of the family
-    #: weight decay, decoupled for adamw; default: that of the family
+    #: peak learning rate of the cosine schedule; default: that of the family, or of another
+    #: optimiser 0.3 (sgd), 0.002 (adamw), 0.2 (muon)
+    lr: float | None = bounded("(0, 1000]", None)
+    #: weight decay, decoupled for adamw; default: that of the family, or of another optimiser 5e-5
+    #: (sgd, muon), 0.05 (adamw)
     weight_decay: float | None = bounded("[0, 100]", None)
     momentum: float = bounded("[0, 1)", 0.9)  #: momentum of sgd and muon
     warmup: float = bounded("[0, 1)", 0.05)  #: first fraction of the steps, with a rising rate

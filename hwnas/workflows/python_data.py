@@ -194,7 +194,8 @@ def _stacked_images(images: Sequence[Any]) -> NDArray[np.uint8]:
     if len(shapes) != 1:
         listed = ", ".join(map(str, sorted(shapes)[:3]))
         raise ConfigError(
-            f"{ARGUMENT}: images must have one size, got the shapes {listed}. Resize them."
+            f"{ARGUMENT}: images must have one shape, got {listed}. Resize them, or convert all of "
+            "them to greyscale or to RGB."
         )
     stacked = np.stack(arrays)
     return _pixels(stacked, are_tensors=isinstance(images[0], Tensor))

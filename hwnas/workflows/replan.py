@@ -94,14 +94,17 @@ def _pools(config: ServeCheckConfig) -> "list[DeployedPool]":
 
     every, _ = deployed_pools(read_plan(Path(config.plan)), {})
     able = {p.name: p for p in every if p.model is not None and not p.source.is_on_gpu}
-    for name in config.pools:
-        if name not in able:
-            raise ConfigError(f"pool: {unknown_name('pool', name, able)}")
     if not able:
         raise ConfigError(
             f"plan={config.plan}: none of its models has an ONNX file for the CPU of this machine. "
             "Plan with exports or searches for a CPU."
         )
+    for name in config.pools:
+        if name not in able:
+            raise ConfigError(
+                f"pool: {unknown_name('pool', name, able)} Only pools on CPUs whose model has an "
+                "ONNX file can be checked."
+            )
     alike = {(p.kind.model, p.kind.batch, p.kind.wait_ms): p for p in reversed(able.values())}
     return [able[n] for n in config.pools] or [p for p in able.values() if p in alike.values()]
 

@@ -62,7 +62,7 @@ class Reporter(Progress, ShowsRemainingTime, Protocol):
         ...
 
     def timed(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that times a phase without a progress bar."""
+        """Return a context that adds its duration to ``seconds[name]``, without a progress bar."""
         ...
 
     def say(self, lines: Sequence[str], *, alarming: bool = False) -> None:

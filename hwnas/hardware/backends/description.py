@@ -107,7 +107,7 @@ class BackendDescription:
     batched: bool = True  #: True if an inference may have several images
     required: Sequence[str] = ()  #: options ``target.NAME`` that its targets must set
     needs: Mapping[str, str] = field(default_factory=dict)  #: required packages by module
-    extra: str = ""  #: extra of hwnas that installs ``needs``; empty: hwnas itself requires them
+    extra: str = ""  #: extra of hwnas that installs ``needs``; empty: by their names
     #: ``module:function`` from ``Target`` to facts about its accelerator, by name; empty: none
     devices: str = ""
     #: ``module:function`` of ``Target`` and ``Remote``; raises an error if a compiler is not

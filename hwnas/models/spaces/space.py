@@ -147,9 +147,9 @@ class SearchSpace:
         return (*self.choices, *self.fixed)
 
     def without(self, is_removed: Callable[[str], bool], keys: Collection[str]) -> "SearchSpace":
-        """Return the space without the names for which ``is_removed`` is True.
+        """Return the space without the choices and fixed values whose names ``is_removed`` accepts.
 
-        Conditions of the given keys are removed, too.
+        Entries of ``when`` with one of ``keys`` are removed, too.
         """
         return replace(
             self,

@@ -96,7 +96,11 @@ class CostedSpace:
 
     @property
     def are_modelled(self) -> bool:
-        """Whether costs are modelled, at least until a few candidates are selected."""
+        """Whether candidates are compared by costs that models of earlier trials predict.
+
+        True if costs are known only after a trial, or ``n_costs`` is set. With ``n_costs``, exact
+        costs of the best candidates are then computed before one is proposed.
+        """
         return self.are_observed or self.n_costs is not None
 
     @property

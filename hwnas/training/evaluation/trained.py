@@ -145,7 +145,7 @@ class TrainedEvaluator:
         return fold_batch_norm(self.extracted(genotype))
 
     def origin(self, genotype: Genotype) -> str:
-        """Return a text that identifies the training of the weights of ``extracted``."""
+        """Return the schedule that trained ``extracted``, as ``scratch, epochs: 2 + 4``."""
         return self._description(self._n_done(genotype) - 1)
 
     def n_missing(self, genotype: Genotype) -> int:

@@ -72,13 +72,13 @@ class DeliveryConfig:
     #: name of one target, of a search for several; default: all targets
     target_name: str | None = None
     dir: str | None = None  #: output folder; default: runs/<verb>/<time>
-    #: epochs of each training (fine-tuning, after pruning, for few bits, for int8); 0: none;
-    #: default: as in the search, whose networks need no further training
+    #: epochs of each training: for export also of fine-tuning, where 0 means none; for compress
+    #: only after pruning, for few bits and for int8; default: as in the search
     epochs: int | None = bounded("[0, 100_000]", None)
     #: weight of the distillation loss, as a fraction; default: as in the search
     alpha: float | None = bounded("[0, 1]", None)
-    #: loss by int8, in points of accuracy, above which the network is trained for int8; default: as
-    #: in the search
+    #: loss by int8 above which the network is trained for int8, in points of accuracy or in percent
+    #: of the error of a constant prediction; default: as in the search
     max_int8_drop: float | None = bounded("[0, 1000]", None)
     #: allowed loss by early exits on validation images, in points of accuracy
     max_exit_drop: float = bounded("[0, 100]", 0.3)

@@ -157,7 +157,11 @@ class BaselineComparison:
     def with_cascades(
         self, members: Sequence[Member], cascades: CascadeReport
     ) -> "BaselineComparison":
-        """Return the comparison with ``average`` set, if latencies are compared; else itself."""
+        """Return the comparison with ``average``, the speedup of cascades by expected latency.
+
+        ``average`` is ``None`` if the front has no cascades. If the compared cost is not the
+        latency, the comparison itself is returned.
+        """
         quality, base = self.found.quality, self.baseline
         if self.found.cost.name != LATENCY:
             return self

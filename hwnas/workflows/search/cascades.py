@@ -24,7 +24,8 @@ CASCADES_FILE = "cascades.csv"
 class CascadeReport:
     """Cascades of the members of a target's front; may be empty."""
 
-    stages: Sequence[CascadeStage] = ()  #: members within the budget, with their predictions
+    #: members of batch size 1 with stored predictions, see ``Member.is_deliverable``; fastest first
+    stages: Sequence[CascadeStage] = ()
     found: Sequence[Cascade] = ()  #: cascades, fastest first
 
     @property

@@ -252,6 +252,8 @@ def finished(
 ) -> dict[str, FinetuneResult | None]:
     """Fine-tune networks, or resume; return the result of each by id, ``None`` if time ran out.
 
+    Networks that ``how.refill`` adds are included.
+
     Args:
         finisher: Fine-tunes one network.
         genotypes: Genotypes of the networks.

@@ -53,7 +53,8 @@ class TargetFront:
     exits: ExitReport = field(default_factory=ExitReport)
     #: ids of members without int8 training, because time ran out
     without_int8_training: Collection[str] = ()
-    unfinished: Sequence[str] = ()  #: ids of candidates without fine-tuning, most probable first
+    #: ids of candidates that are likely on the front but not fine-tuned, most probable first
+    unfinished: Sequence[str] = ()
     more: Sequence[str] = ()  #: messages about how to fine-tune these
 
     @property

@@ -212,7 +212,7 @@ def _load(path: Path) -> ImageData:
         (lambda: (IMAGES.astype(str), LABELS), "images are of type <U"),
         (lambda: Items(lambda i: (PICTURES[i], 0, i)), "item 0 is a tuple of 3 values"),
         (lambda: Items(lambda i: {"x": PICTURES[i], "label": 0}), "has the keys x, label"),
-        (lambda: Items(lambda i: (IMAGES[i, i:], 0)), "images must have one size"),
+        (lambda: Items(lambda i: (IMAGES[i, i:], 0)), "images must have one shape"),
         (lambda: Items(lambda i: 1 // 0), "item 0 cannot be read: ZeroDivisionError"),
         (lambda: DataLoader(_named(), sampler=WeightedRandomSampler([1] * N, N)), "a sampler that"),
         (lambda: IMAGES, "of type ndarray"),
