@@ -41,8 +41,8 @@ USAGE = {
 }
 ABOUT = {
     "resume": "Continue a search or training that was interrupted, or extend a finished search. "
-    "The options are those of the run; options given here replace them, such as n_trials, minutes "
-    "and finish.max_candidates. The same as hwnas search (or train) run.resume=RUN.",
+    "The options are those of the run; options given here replace them, such as n_trials (the "
+    "total), minutes and finish.max_candidates. hwnas search run.resume=RUN does the same.",
     "list": "List names with their descriptions. Kinds: targets, budgets, datasets, spaces, "
     "metrics, samplers, backends. With a name, print its details; those of spaces, targets, "
     "budgets, data sets and samplers are YAML files to start from.",
@@ -197,7 +197,7 @@ EXAMPLES = {
     "why": [
         "why runs/search/TIME                             # the front",
         "why runs/search/TIME 3f2a                        # an id or its prefix",
-        "why runs/search/TIME id=3f2a",
+        "why runs/search/TIME knee",
         "why runs/search/TIME 3f2a json=true",
     ],
     "compare": [

@@ -264,7 +264,6 @@ def check_resumed(
     earlier: Row,
     folder: RunFolder,
     digests: Mapping[str, str],
-    n_trials: int,
     versions: Mapping[str, str] | None = None,
 ) -> None:
     """Check that a run is resumed with the settings with which it was started.
@@ -273,12 +272,11 @@ def check_resumed(
         earlier: The manifest of the run; empty for a new run.
         folder: The run.
         digests: Digests of the settings that affect the results, by name.
-        n_trials: Requested number of trials.
         versions: Versions of the packages that affect the results, if the run recorded them.
             They are compared instead of their digest.
 
     Raises:
-        RunError: if a setting differs, or the number of trials is smaller than before.
+        RunError: if a setting differs.
     """
     recorded = earlier.get("versions", {})
     same = bool(versions) and all(recorded.get(n) == v for n, v in (versions or {}).items())
@@ -288,19 +286,13 @@ def check_resumed(
         if digests.get(name) != digest:
             raise RunError(
                 f"run.resume={folder.path}: {name} differs from that of the run. "
-                f"Resume with the same settings ({MAY_GROW}), or start a new run."
+                f"Resume with the same settings ({MAY_CHANGE}), or start a new run."
                 + DIFFERENCE_HINTS.get(name, "")
             )
-    before = earlier.get("config", {}).get("n_trials", 0)
-    if n_trials < before:
-        raise RunError(
-            f"run.resume={folder.path}: n_trials={n_trials} is less than the run's {before}. Set "
-            f"n_trials={before} or more."
-        )
 
 
 #: Options that may change when a run is resumed or a study is joined.
-MAY_GROW = "only n_trials, minutes, finish.minutes and finish.max_candidates may be larger"
+MAY_CHANGE = "only n_trials, minutes, finish.minutes and finish.max_candidates may change"
 
 #: Hints for messages about settings that differ without a change by the user, by digest.
 DIFFERENCE_HINTS = {

@@ -93,13 +93,13 @@ def pick(front: Front, wanted: str, *, force: bool = False) -> list[str]:
         raise RunError(
             f"No network was verified{' for all targets' * several}: "
             + "choose one target by target_name=TARGET, or " * several
-            + "select a network by its id: pick=ID."
+            + "select a network by its id."
         )
     offers = offered(front, force=force)
     if not offers:
         raise RunError(
             "No member of the front is left after verification (over the budget, or no faster in "
-            "int8 than in float32); select one by its id: pick=ID."
+            "int8 than in float32); select one by its id."
         )
     if wanted == "all":
         return [*offers]

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def inherited_models(target: Target) -> str:
     """
     if shipped_options("target", target.name):
         return ""
-    most, source = list[str](), ""
+    most, source, n_most = list[str](), "", 0
     for path in sorted(Path(package.ROOT, "conf", "target").glob("*.yaml")):
         shipped = from_facts(shipped_options("target", path.stem))
         same = [
@@ -116,8 +116,9 @@ def inherited_models(target: Target) -> str:
             for name in ("roofline", "energy", "power")
             if (model := getattr(target, name)) is not None and model == getattr(shipped, name)
         ]
-        if len(same) > len(most):
-            most, source = same, path.stem
+        n_equal = sum(getattr(target, f.name) == getattr(shipped, f.name) for f in fields(target))
+        if (len(same), n_equal) > (len(most), n_most):
+            most, source, n_most = same, path.stem, n_equal
     return f"{' and '.join(most)} of {source}" if most else ""
 
 

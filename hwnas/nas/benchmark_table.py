@@ -160,8 +160,8 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
         if first.setdefault(key, i) != i:
             raise TableError(
                 f"{path}: rows {first[key]} and {i} (from 0) have the same genotype, "
-                f"{_words(config.genotype, key)}. {len(keys) - len({*keys})} rows repeat an "
-                "earlier genotype. Keep one row of each genotype, for example with the mean."
+                f"{_words(config.genotype, key)}; repeated rows: {len(keys) - len({*keys})}. Keep "
+                "one row of each genotype, for example with the mean."
             )
     choices = {
         n: _sorted_options(column) for n, column in zip(config.genotype, columns, strict=True)

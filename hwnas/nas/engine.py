@@ -161,13 +161,19 @@ def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterat
 
     Raises:
         ConfigError: no driver is installed for the database.
-        RunError: the file of the study is damaged, or the database does not answer or holds a
-            study of another search.
+        RunError: the file of the study is damaged, or has more trials than ``n_trials``; or the
+            database does not answer, or holds a study of another search.
     """
     with verbosity_kept():
         opened = _open_study(search, config, folder)
         n_before = len(opened.candidates)
         try:
+            if config.n_trials < n_before and config.study.storage is None:
+                raise RunError(
+                    f"{folder.path} has {n_before} finished trials, and n_trials={config.n_trials} "
+                    f"is their total number. Set n_trials={n_before} or more, such as "
+                    f"n_trials={n_before + config.n_trials} for {config.n_trials} more."
+                )
             yield opened
         finally:
             opened.close()

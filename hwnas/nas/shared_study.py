@@ -24,7 +24,7 @@ from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.core.errors import RunError
-from hwnas.core.run_folder import DIFFERENCE_HINTS, MAY_GROW
+from hwnas.core.run_folder import DIFFERENCE_HINTS, MAY_CHANGE
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas import storage as storages
 from hwnas.nas import trials
@@ -287,7 +287,7 @@ def _load_or_create(
         raise RunError(
             f"{connection.where} holds a study '{name}' of another search: "
             f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
-            f"the same settings ({MAY_GROW})."
+            f"the same settings ({MAY_CHANGE})."
             + "".join(DIFFERENCE_HINTS.get(name, "") for name in differing)
         )
 

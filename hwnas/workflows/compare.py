@@ -52,7 +52,8 @@ class _ComparisonReport:
     words: ComparisonWords
     tables: dict[str, Sequence[Row]]  #: rows by the name of their CSV file
     figures: dict[str, pictures.Pictures] = field(default_factory=dict)
-    speedup: Speedup | None = None  #: of the first of two runs against the second
+    speedup: Speedup | None = None  #: of the run that costs less of two against the other
+    names: FrontLabels | None = None  #: of these two runs
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,9 @@ def _comparison_report(
     rows = _tables(comparison)
     kinds = [kind_of(run, kind) for run in runs]
     faster = speedup.speedup_of_two(runs, objectives, kinds, draws)
+    if faster is not None and faster.range is not None and faster.range.mean.value < 1:
+        runs, kinds = runs[::-1], kinds[::-1]  # ratios above 1 are easier to read
+        faster = speedup.speedup_of_two(runs, objectives, kinds, draws)
     if faster is not None:
         sides = {"front": runs[0].name, "baseline": runs[1].name}
         rows["equal_quality"] = [sides | row for row in faster.rows()]
@@ -139,14 +143,17 @@ def _comparison_report(
     ]
     verdict = [verdicts.verdict(comparison)]
     if faster is not None:
-        verdict.insert(0, _verdict_on_two(runs, faster, verdicts.larger_front(comparison)))
+        larger = verdicts.larger_front(comparison)
+        is_swapped = runs[0] is not comparison.fronts[0].run
+        verdict.insert(0, _verdict_on_two(runs, faster, -larger if is_swapped else larger))
     first, *others = filter(None, verdict)
     words = ComparisonWords(
         first,
         [line for line in [*others, *findings] if line],
         [*verdicts.comparison_method(comparison)],
     )
-    report = _ComparisonReport(comparison, words, rows, speedup=faster)
+    names = None if faster is None else _names(runs, faster)
+    report = _ComparisonReport(comparison, words, rows, speedup=faster, names=names)
     report.figures = dict(_figures(comparison, rows["convergence"]))
     return report
 
@@ -248,9 +255,9 @@ def _write(folder: RunFolder, report: _ComparisonReport, facts: Sequence[tuple[s
     folder.write_json("comparison.json", content)
     drawn_as_svg = {name: picture["svg"].decode() for name, picture in report.figures.items()}
     page = comparison_page.page(report.comparison, report.tables, report.words, drawn_as_svg, facts)
-    if report.speedup is not None:
-        names = _names([front.run for front in report.comparison.fronts], report.speedup)
-        table = equal_accuracy_table(report.speedup, names, "All figures: equal_quality.csv.")
+    if report.speedup is not None and report.names is not None:
+        note = "All figures: equal_quality.csv."
+        table = equal_accuracy_table(report.speedup, report.names, note)
         page = replace(page, tables=[table, *page.tables])
     folder.write_bytes("report.html", render(page).encode())
 

@@ -161,7 +161,7 @@ def _manifest(
 ) -> Row:
     digests = {name: str(value) for name, value in setup.identity.items()}
     digests |= {"genotype": str(config.genotype), **_summary_settings(config)}
-    check_resumed(earlier, folder, digests, 0)
+    check_resumed(earlier, folder, digests)
     return {
         **initial_manifest("train", arguments, earlier, config),
         "seed": config.seed,

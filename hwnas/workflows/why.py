@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hwnas.core.quantity import Quantity
+from hwnas.export import picking
 from hwnas.nas import explanation
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.explanation import DominanceSummary, Explanation
@@ -43,7 +44,10 @@ def why(config: WhyConfig) -> WhyReport:
     if config.id == "front":
         return WhyReport("", [*_front(run)])
     candidates, objectives = run.record.candidates, run.record.objectives
-    genotype_id = explanation.find(candidates, config.id)
+    wanted = config.id
+    if wanted in picking.NAMES and wanted != "all":
+        (wanted,) = picking.pick(run.front(distinct(candidates)), wanted)
+    genotype_id = explanation.find(candidates, wanted)
     explained = explanation.explain(candidates, genotype_id, objectives)
     verified = run.member(explained.candidate)
     proposal = run.record.proposals[explained.candidate.trial]
@@ -69,7 +73,8 @@ def _front(run: Run) -> Iterator[Section]:
         title = f"Front of {len(verified)} verified as compiled for the device"
         yield Section(title, [*_chance_level(run), _table(verified, objectives)])
     title = f"Front of {len(members)} as searched ({progress(run)})"
-    yield Section(title, [_table(members, objectives)])
+    history = "The history of a network: hwnas why RUN ID, or knee, fastest, most_accurate."
+    yield Section(title, [_table(members, objectives), history])
 
 
 def _chance_level(run: Run) -> list[str]:

@@ -15,6 +15,7 @@ from hwnas.nas.front import distinct
 from hwnas.nas.run import Run
 from hwnas.tasks import recorded_task
 from hwnas.tasks.metrics import costs_in, quality_in
+from hwnas.workflows.config.search import MAX_TRIALS
 
 _AFTER = re.compile(r".*_after_(\d+)_epochs")
 
@@ -183,10 +184,21 @@ def starts_from_another(run: Run) -> bool:
 
 
 def progress(run: Run) -> str:
-    """Return the number of trials and the status as text, such as ``100 trials, finished``."""
+    """Return the number of trials and the status as text, such as ``100 trials, finished``.
+
+    Of a running search also the estimated time until the last trial, except with ``minutes``.
+    """
     n, of = len(run.record.candidates), run.config["n_trials"]
-    status = run.manifest["status"]
-    return f"{n} of {of} trials so far" if run.is_running else f"{n} trials, {status}"
+    if not run.is_running:
+        return f"{n} trials, {run.manifest['status']}"
+    if of == MAX_TRIALS:
+        return f"{n} trials so far, within {run.config['minutes']:g} min"
+    if n >= of or not run.record.seconds:
+        return f"{n} of {of} trials so far"
+    each_s = max(run.record.seconds.values()) / n
+    left_s = (of - n) * each_s
+    left = f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
+    return f"{n} of {of} trials so far, {each_s:.3g} s each: {left} left until fine-tuning"
 
 
 def verified_candidates(run: Run) -> list[Candidate]:

@@ -133,7 +133,7 @@ def test_invalid_arguments_are_reported_in_one_line(
     ("key", "value", "message"),
     [
         ("replicas", 900_000_000, "replicas; a simulation holds at most 1,048,575"),
-        ("demand", 1e9, "reduce the demand or load"),
+        ("demand", 1e9, "reduce the demand in the service file"),
         ("latency", 1e300, "must be from 1e-06 to 1e+09"),
         ("latency", 1e-300, "must be from 1e-06 to 1e+09"),
         ("upper", 1e300, "is 5 with the upper end 1e+300; the upper end must be from 5 to 1e+09"),

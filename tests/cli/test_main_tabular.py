@@ -160,6 +160,9 @@ def test_changed_run_is_not_resumed(
     for change, message in (
         ("seed=5", "seed differs"),
         ("benchmark.costs={latency_ms: mj}", "table differs"),
-        ("n_trials=4", "n_trials=4 is less than the run's 5"),
+        (
+            "n_trials=4",
+            "has 5 finished trials, and n_trials=4 is their total number. Set n_trials=5 or",
+        ),
     ):
         assert message in _error_line(["search", f"run.resume={folder}", change], capsys)

@@ -234,7 +234,8 @@ def test_invalid_arguments_are_reported_in_one_line(
     assert "none of 12 candidates has this id. Similar ids: " in _error_line(
         capsys, [run_option, "id=abc"]
     )
-    assert "id=knee is not an id: ids have hexa" in _error_line(capsys, [run_option, "id=knee"])
+    assert "id=other is not an id: ids have hexa" in _error_line(capsys, [run_option, "id=other"])
+    assert "select a network by its id." in _error_line(capsys, [run_option, "id=knee"])
     # Hydra would read an infinite number.
     assert "id=1e5000000000: none of 12" in _error_line(capsys, [run_option, "id=1e5000000000"])
     assert "Unknown option 'idd'. Did you mean 'id'?" in _error_line(capsys, [run_option, "idd=a"])
@@ -248,7 +249,7 @@ def test_invalid_arguments_are_reported_in_one_line(
     edit(folder, "status", "running")
     assert "no trial is finished yet" in _error_line(capsys, [run_option, "id=a"])
     RunFolder(folder).write_json("manifest.json", {"format": 2, "verb": "compare", "arguments": []})
-    assert "is a folder of 'hwnas compare', not of a search" in _error_line(
+    assert "is of 'hwnas compare'. Give the folder of a search." in _error_line(
         capsys, [run_option, "id=a"]
     )
 

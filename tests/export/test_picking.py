@@ -105,7 +105,7 @@ def test_pick_from_empty_front_raises() -> None:
         RunError, match=r"No network was verified for all targets: .*target_name=TARGET"
     ):
         pick(Front(("accuracy", "npu.latency_ms", "cpu.latency_ms"), []), "knee")
-    with pytest.raises(RunError, match=r"No network was verified: select .* pick=ID\.$"):
+    with pytest.raises(RunError, match=r"No network was verified: select .* by its id\.$"):
         pick(Front(("accuracy", "latency_ms"), []), "knee")
 
 

@@ -119,7 +119,7 @@ def _with(index: int, **values: Any) -> list[dict[str, Any]]:
         (_with(4, mj=math.inf), {}, "'mj' is inf in row 4"),
         (_with(1, acc=None), {}, "'acc' is nan in row 1"),
         (_with(0, op=None), {}, "row 0 .* has no 'op'"),
-        (_with(5, k=3), {}, r"rows 3 and 5 .*op=skip k=3 \(1 such"),
+        (_with(5, k=3), {}, r"rows 3 and 5 .*op=skip k=3; repeated rows: 1"),
         (
             _rows(),
             {"accuracy": "accu"},

@@ -23,7 +23,7 @@ POWERCAP = Path("/sys/class/powercap")
 HWMON = Path("/sys/class/hwmon")
 
 _INSTEAD = "or set target.meter=none"
-_OTHER_PROVIDER = ", or set target.onnxruntime.provider=cpu"
+_OTHER_PROVIDER = ", or set the execution provider of the target to cpu"
 _R = TypeVar("_R")
 
 

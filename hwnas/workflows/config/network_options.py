@@ -98,7 +98,8 @@ class ProfileConfig:
         if self.is_offline and not kits:
             raise ConfigError(
                 f"kit and measured are for devices that are not connected, but target '{name}' has "
-                f"target.runtime={self.target.runtime}: leave them out."
+                f"target.runtime={self.target.runtime}: leave them out, or use +target=pixel or a "
+                "target file of your own with 'defaults: [pixel]'."
             )
         if kits and not self.is_offline and self.genotype is None:
             raise ConfigError(

@@ -52,7 +52,8 @@ class WhyConfig:
     """Options of ``hwnas why``."""
 
     run: str = ""  #: folder of a search
-    #: id of a candidate or its prefix, whose evaluation is explained; front: list the front
+    #: candidate whose evaluation is explained: its id or prefix, or knee, fastest, most_accurate,
+    #: smallest; front: list the front
     id: str = "front"
     study: StoredStudyConfig = field(default_factory=StoredStudyConfig)
 

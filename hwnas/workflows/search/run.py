@@ -271,7 +271,7 @@ def _manifest(
     parts, digests = contexts[0].parts, context.digests(contexts)
     supernet = parts.checkpoint()
     decisive = context.versions(contexts)
-    check_resumed(earlier, folder, digests, parts.config.n_trials, decisive)
+    check_resumed(earlier, folder, digests, decisive)
     versions = {name: backends.version(name) for name in _RECORDED} | decisive
     return {
         **initial_manifest("search", arguments, earlier, parts.config),

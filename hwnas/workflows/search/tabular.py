@@ -127,7 +127,7 @@ def _manifest(
         for name, value in decisive.items()
     }
     versions = {name: backends.version(name) for name in _DECISIVE}
-    check_resumed(earlier, folder, digests, config.n_trials, versions)
+    check_resumed(earlier, folder, digests, versions)
     return {
         **initial_manifest("search", arguments, earlier, config),
         "digests": digests,

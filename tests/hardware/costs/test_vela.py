@@ -231,7 +231,7 @@ def test_vela_runs_are_serialised_and_output_separated(
         raise ValueError
 
     def refused(name: str) -> None:
-        with pytest.raises(CompileError, match=f"Error: {name}$"):
+        with pytest.raises(CompileError, match=rf"Error: {name}\. Choose"):
             compiler._run_vela(Path(name), npu.section(VelaSettings))
 
     alone, stdout = threading.Lock(), sys.stdout
