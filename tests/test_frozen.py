@@ -79,6 +79,8 @@ SLOW = {
     "mbconv",
     "modelled",
     "precision",
+    "regression",
+    "resnet",
     "several_spaces",
     "several_targets",
     "vit",

@@ -103,6 +103,7 @@ def test_invalid_arguments_are_reported_in_one_line(
     assert message in _error_line(capsys, *arguments)
 
 
+@pytest.mark.slow
 def test_infeasible_budget_keeps_candidates(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -156,6 +156,7 @@ def _error_line(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) ->
     return line
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("search")
 def test_invalid_baseline_is_reported_before_training(
     capsys: pytest.CaptureFixture[str],
@@ -196,6 +197,7 @@ def test_invalid_baseline_tables_are_reported(capsys: pytest.CaptureFixture[str]
     assert "Write npu.baseline=t.csv" in _error_line(both, capsys)
 
 
+@pytest.mark.slow
 def test_baseline_accepts_table_of_another_tool(search: Callable[..., str]) -> None:
     Path("t.csv").write_text("id,accuracy,latency_ms\nfast,0.01,1\nslow,0.999,9\nover,0.99,99\n")
     options = ("n_trials=4", "budget.latency_ms=10")

@@ -102,6 +102,7 @@ def _forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_network._SingleNetworkStep, "__call__", fail)
 
 
+@pytest.mark.slow
 def test_copied_run_uses_its_own_weights(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +248,7 @@ def test_trained_networks_are_finished_after_time_limit(
     assert (tmp_path / "run" / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_resume_keeps_default_fidelities_of_run(
     searched: Path,
     tmp_path: Path,
@@ -303,6 +305,7 @@ def test_no_training_starts_that_exceeds_time_limit(
     assert manifest["finishing_s"] >= 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_available", [0, 3], ids=["none", "some"])
 def test_resume_without_networks_keeps_front(
     searched: Path,
@@ -440,6 +443,7 @@ def test_run_records_finishing_time(searched: Path) -> None:
     assert phases_s <= manifest["finishing_s"] <= sum(manifest["seconds"].values())
 
 
+@pytest.mark.slow
 def test_one_network_is_finished_without_time(searched: Path, tmp_path: Path) -> None:
     paths = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
     options = ["n_trials=4", "finish.alpha=0", "finish.rate=0.5", "finish.minutes=1e-6"]

@@ -176,6 +176,7 @@ def test_checkpoint_of_other_training_is_reported(capsys: pytest.CaptureFixture[
     assert "cannot be read" in _error_line(capsys, "train", *TINY, "train.lr=0.2")
 
 
+@pytest.mark.slow
 def test_resumed_run_keeps_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", *TINY, "run.dir=r"]) == 0
     assert run(["train", "run.resume=r"]) == 0
@@ -185,6 +186,7 @@ def test_resumed_run_keeps_its_settings(capsys: pytest.CaptureFixture[str]) -> N
     assert "hwnas resume r " in _error_line(capsys, "train", *TINY, "run.dir=r")
 
 
+@pytest.mark.slow
 def test_resumed_network_keeps_its_start(capsys: pytest.CaptureFixture[str]) -> None:
     one = ("search_space=tiny", "train.epochs=1", "genotype=smallest", "train.from_supernet=true")
     assert run(["train", *one, "train.fine_tuning_epochs=1", "run.dir=r"]) == 0
@@ -211,6 +213,7 @@ def test_int8_network_reports_precision_of_figures(
     assert summary["accuracy_test_int8"][0] == pytest.approx(summary["accuracy_test"][0], abs=0.1)
 
 
+@pytest.mark.slow
 def test_tensorboard_logs_are_written(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -21,6 +21,8 @@ OPTIONS = (
 )  # fmt: skip
 Row = dict[str, Any]
 
+pytestmark = pytest.mark.slow  # README's first command is such a search, too
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:

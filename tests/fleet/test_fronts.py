@@ -70,6 +70,7 @@ def test_free_plan_compares_costs_without_percentage() -> None:
     assert sentences[0].startswith("With more: +2 $ a day, accuracy +0.0100")
 
 
+@pytest.mark.slow
 def test_front_point_equals_plan_with_same_limit(
     folder: Path, rows: list[dict[str, object]], tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def test_cost_equals_exhaustive_search(tmp_path: Path, seed: int) -> None:
         assert solution.value == pytest.approx(best, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", few_of(range(24), 4))
 def test_random_plans_satisfy_constraints(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)

@@ -297,6 +297,7 @@ def test_profile_of_estimated_target_gives_layers() -> None:
     assert layers.title != other.title
 
 
+@pytest.mark.slow
 def test_api_search_equals_command_line_search(result: SearchResult) -> None:
     options = result.manifest["arguments"]
     arguments = [a for a in options if not a.startswith("run.dir")]

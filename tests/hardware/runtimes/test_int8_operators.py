@@ -258,6 +258,7 @@ def test_operators_run_on_two_threads(best: Target) -> None:
             _run(threaded, op, plan)
 
 
+@pytest.mark.slow
 def test_network_with_sums_matches_onnx_file(best: Target, tmp_path: Path) -> None:
     """Fused operators skip a rounding: outputs differ by a few steps."""
     torch.manual_seed(0)

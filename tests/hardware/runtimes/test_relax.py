@@ -147,6 +147,7 @@ class TestTvm(SessionContract):
         return 1e-5
 
 
+@pytest.mark.slow
 @needs_linker
 @pytest.mark.parametrize("batch", few_of([3, 1], 1))
 def test_exported_network_supports_all_operators(

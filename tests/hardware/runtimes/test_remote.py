@@ -73,6 +73,7 @@ def _operator(device: Any) -> tuple[Any, str, list[Any]]:
     return device.load(compiled.library), compiled.name, [device.tensor(a) for a in arrays]
 
 
+@pytest.mark.slow
 def test_remote_outputs_are_equal_to_local_ones(lab: Lab, connect: Open, tmp_path: Path) -> None:
     from hwnas.hardware.backends.tvm.engine import TvmEngine
 

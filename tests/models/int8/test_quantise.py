@@ -10,6 +10,7 @@ from hwnas.models.spaces import SearchSpace
 from tests.models.int8.networks import quantised
 
 
+@pytest.mark.slow
 def test_int8_outputs_are_close_to_float_outputs(small: SearchSpace, task: Signature) -> None:
     network, lowered, int8 = quantised(small, small.largest(), task)
     images = torch.randn(32, *lowered[0].op.in_shape)
