@@ -60,7 +60,7 @@ class _ComparisonReport:
 class ComparisonResult(FolderResult):
     """The result of ``compare``: the folder, and the comparison itself."""
 
-    #: compared fronts, indicators and tests; :func:`compare` always sets it
+    #: compared fronts, indicators and tests; set by ``compare``
     comparison: Comparison | None = field(default=None, repr=False)
 
 
