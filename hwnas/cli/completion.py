@@ -94,8 +94,8 @@ _REPLACED = ("dataset.name", "sampler.name", "budget")
 
 
 def _values(verb: str, key: str, value: str) -> Sequence[str]:
-    if key in _NAMES:
-        return names_of(_NAMES[key])
+    if (group := key.removesuffix(".name")) in _NAMES:
+        return names_of(_NAMES[group])
     option = next(
         (o for o in iter_options(SCHEMAS.get(verb, SCHEMAS["search"])) if o.name == key), None
     )

@@ -38,7 +38,7 @@ from hwnas.workflows.config.compose import (
     with_resumed,
     worded,
 )
-from hwnas.workflows.config.grammar import says
+from hwnas.workflows.config.grammar import says, with_groups
 
 # Multirun: ``-m`` with ``sampler=pareto,nsga2 seed=0,1,2``.
 
@@ -308,5 +308,5 @@ def _prepare(verb: str, name: str, arguments: Sequence[str]) -> str:
     config.register(name)
     check_folders(arguments)
     swept = arguments[:1] == ["--multirun"]
-    sys.argv = [f"hwnas {verb}", *as_overrides(name, arguments, swept=swept)]
+    sys.argv = [f"hwnas {verb}", *as_overrides(name, with_groups(arguments), swept=swept)]
     return str(package.ROOT / "conf")

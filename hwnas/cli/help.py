@@ -210,6 +210,8 @@ def _lines(name: str, option: Option | None, verb: str) -> list[str]:
         value, text = "true", "print the result as one JSON document, messages on stderr"
     else:
         value, text = _description(name, option, verb)
+    group = name.removesuffix(".name")
+    name = group if group in GROUPS else name
     head = f"  {'+' * (name == 'target')}{name}={value}"
     body = textwrap.wrap(text, _WIDTH - _COLUMN, break_on_hyphens=False, break_long_words=False)
     first = [] if len(head) < _COLUMN - 1 else [head]

@@ -27,10 +27,11 @@ SEED = "[0, 4294967295]"  #: range of seeds of random generators
 
 @dataclass(frozen=True)
 class AllowedRange:
-    """A range of numbers, with the reason for its upper end."""
+    """A range of numbers, with the reasons for its ends."""
 
     text: str  #: such as ``[0, 1)``
     reason: str = ""  #: why numbers above the range are not allowed; ``""``: not stated
+    below: str = ""  #: what to do instead of a number below the range; ``""``: not stated
 
     def __contains__(self, number: float) -> bool:
         low, high = (float(end) for end in self.text[1:-1].split(","))
@@ -41,12 +42,14 @@ class AllowedRange:
         return self.text.replace("_", "")
 
 
-def limits(text: str, reason: str = "") -> dict[str, AllowedRange]:
+def limits(text: str, reason: str = "", below: str = "") -> dict[str, AllowedRange]:
     """Return the ``metadata`` of a dataclass field with an allowed range, such as ``[0, 1)``."""
-    return {_KEY: AllowedRange(text, reason)}
+    return {_KEY: AllowedRange(text, reason, below)}
 
 
-def bounded(text: str, default: Any, reason: str = "", digest_key: str = "") -> Any:
+def bounded(
+    text: str, default: Any, reason: str = "", digest_key: str = "", below: str = ""
+) -> Any:
     """Return a dataclass field with an allowed range.
 
     Args:
@@ -54,8 +57,10 @@ def bounded(text: str, default: Any, reason: str = "", digest_key: str = "") -> 
         default: Default of the field.
         reason: Reason for the upper end of the range, for messages.
         digest_key: Earlier name of a renamed option: digests keep it, and so do not change.
+        below: What to do instead of a number below the range, for messages.
     """
-    return field(default=default, metadata={**limits(text, reason), "digest_key": digest_key})
+    metadata = {**limits(text, reason, below), "digest_key": digest_key}
+    return field(default=default, metadata=metadata)
 
 
 def allowed_range(declared: "Field[Any]") -> AllowedRange | None:
@@ -88,14 +93,16 @@ def check_bounds(options: Any, prefix: str = "") -> None:
 def range_message(name: str, value: object, declared: "Field[Any]") -> str:
     """Return the error message for a numeric option that is out of its range.
 
-    It gives the reason for the upper end of the range if the value is above 1.
+    It gives the reason for the upper end of the range if the value is above 1, else the one for
+    the lower end.
     """
     interval = allowed_range(declared)
     assert interval is not None
-    is_large = isinstance(value, int | float) and value > 1
-    reason = f": {interval.reason}" if is_large and interval.reason else ""
+    reason = ""
+    if isinstance(value, int | float):
+        reason = interval.reason if value > 1 else interval.below
     shown = repr(value) if value == "" else value
-    return f"{name} must be {describe_range(declared)}, got {shown}{reason}."
+    return f"{name} must be {describe_range(declared)}, got {shown}{f': {reason}' * bool(reason)}."
 
 
 def describe_range(declared: "Field[Any]") -> str:

@@ -159,7 +159,7 @@ def fine_tuning(recipe: TrainingRecipe) -> TrainingRecipe:
 class DatasetConfig:
     """Source of images and targets, and augmentations that preserve the targets."""
 
-    name: str  #: name of the data set in records and titles
+    name: str  #: the same as dataset=NAME; other names are used in records and titles only
     hub_id: str | None = None  #: data set of the Hugging Face hub, as OWNER/NAME
     path: str | None = None  #: local folder or file; takes precedence over hub_id
     #: column of a table that holds images; default: the only such column
@@ -234,6 +234,9 @@ class FinetuningConfig:
         return self.epochs if self.later_epochs is None else self.later_epochs
 
 
+_NO_FINETUNING = "for no fine-tuning, set finish.epochs=0"
+
+
 @dataclass
 class FinishConfig:
     """Options for fine-tuning the candidates of a search."""
@@ -254,11 +257,12 @@ class FinishConfig:
     #: maximum number of candidates per target; default: as many as ``minutes`` allow, or without
     #: ``minutes`` a fifth of the scored ones, but at least ``min_candidates``
     max_candidates: int | None = field(
-        default=None, metadata={**limits("[1, 1_000_000]"), **ADDED_AFTER_RELEASE}
+        default=None,
+        metadata={**limits("[1, 1_000_000]", below=_NO_FINETUNING), **ADDED_AFTER_RELEASE},
     )
     #: time limit over all resumes: trainings that would hardly end in time are not started, except
     #: the teacher's and that of one network per target
-    minutes: float | None = bounded("(0, 525_600]", None)
+    minutes: float | None = bounded("(0, 525_600]", None, below=_NO_FINETUNING)
 
     def __post_init__(self) -> None:
         check_bounds(self, "finish.")

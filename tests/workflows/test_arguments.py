@@ -13,7 +13,8 @@ from hwnas.workflows.config.arguments import (
     of_target,
     with_names,
 )
-from hwnas.workflows.config.compose import check_folders
+from hwnas.workflows.config.compose import check_folders, compose
+from hwnas.workflows.config.grammar import with_groups
 
 
 def test_folder_argument_needs_no_option_name(tmp_path: Path) -> None:
@@ -58,6 +59,23 @@ def test_positional_arguments_get_option_names(
 def test_unknown_flags_raise(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         with_names("export", arguments)
+
+
+def test_name_of_file_is_its_group(tmp_path: Path) -> None:
+    (tmp_path / "sampler").mkdir()
+    (tmp_path / "sampler" / "mine.yaml").write_text("name: tpe")
+    folder = f"--config-dir={tmp_path}"
+    assert with_groups([folder, "+dataset.name='images'", "sampler.name=mine"]) == [
+        folder, "dataset='images'", "sampler=mine",
+    ]  # fmt: skip
+    assert with_groups(["+target=npu", "target.name=npu"]) == ["+target=npu"]
+    assert with_groups(["dataset.name=digits,images"]) == ["dataset=digits,images"]
+    unchanged = ["dataset.name=photos", "target.name=lab", "study.name=npu", "sampler.name=mine"]
+    assert with_groups(unchanged) == unchanged
+    with pytest.raises(ConfigError, match="dataset is given twice"):
+        compose("train", ["dataset=digits", "dataset.name=images"])
+    named = as_arguments({"dataset": {"name": "images", "path": "photos"}})
+    assert compose("train", named) == compose("train", ["dataset=images", "dataset.path=photos"])
 
 
 def test_home_is_expanded_in_values() -> None:

@@ -135,6 +135,7 @@ def test_defaults_match_documentation() -> None:
         ("objectives=[accuracy,latency]", "Did you mean 'latency_ms'"),
         ("objectives=[latency_ms]", "must name exactly one metric"),
         ("objectives=[accuracy,latency_ms,latency_ms]", "must be different"),
+        ("finish.max_candidates=0", "got 0: for no fine-tuning, set finish.epochs=0"),
         ("n_trials=0", "n_trials must be a whole number in"),
         ("budget.sram_kib=-1", "budget.sram_kib must be a number in"),
         ("sampler.name=nsga3", "Did you mean 'nsga2'"),

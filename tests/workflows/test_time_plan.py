@@ -368,6 +368,8 @@ def test_lost_pixels_are_reported(digits: SearchComponents) -> None:
     assert "images of 30x20 to 640x480 pixels" in size
     assert resized.startswith("resized to ")
     assert warning.startswith("! More than 99% of the pixels are lost")
+    assert warning.endswith(" For larger images: search_space=mbconv_224")
+    assert lines({(96, 64): 9, (640, 480): 1})[-1].endswith("search_space=mbconv_96")
     assert len(lines({(14, 12): 4})) == 2
 
 

@@ -2,18 +2,18 @@
 
 import os
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image
 
-from hwnas.core.errors import DataError
+from hwnas.core.errors import DataError, counted
 from hwnas.tasks.base import TaskType
 from hwnas.training.data.encoded import SPLITS, ImageFiles, ImageSource
 
 # Safe traversal: links to parent folders, devices and system folders are refused.
 
-_AUDIO = (".wav", ".mp3", ".flac", ".ogg", ".m4a")
 _MAX_DEPTH = 32
 _SYSTEM = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"  # a RAM disk, which may hold data
@@ -65,6 +65,70 @@ def _files(where: str, path: Path, parents: tuple[tuple[int, int], ...]) -> Iter
     yield from (path / name for name in sorted(names))
     for name in sorted(folders):
         yield from _files(where, path / name, (*parents, identity))
+
+
+# Files that are no images.
+
+FORMATS = "JPEG, PNG, WebP, BMP, GIF or TIFF"  #: usual formats; Pillow reads some more
+_REMEDIES = {
+    (".heic", ".heif", ".hif", ".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw"): (
+        f"Convert these photos to JPEG. Formats that are read: {FORMATS}."
+    ),
+    (".npy", ".npz", ".mat", ".h5", ".hdf5"): (
+        "Arrays: set dataset.path to an .npz file with the arrays images and targets "
+        "(numpy.savez), or in Python give dataset=(images, targets)."
+    ),
+    (".wav", ".mp3", ".flac", ".ogg", ".m4a"): (
+        "Audio is not supported: convert the recordings to spectrograms, saved as images."
+    ),
+}
+#: Names of usual files beside images, without suffix.
+_SIDE_FILES = (
+    "thumbs", "ehthumbs", "desktop", "metadata", "labels", "classes", "readme", "license",
+)  # fmt: skip
+_N_SUFFIXES = 5  # that messages list
+
+
+def remedy(suffixes: Iterable[str], default: str) -> str:
+    """Return what to do with files that are no images, by their suffixes in lower case."""
+    known = {suffix: text for group, text in _REMEDIES.items() for suffix in group}
+    return next((known[suffix] for suffix in suffixes if suffix in known), default)
+
+
+def no_images(where: str, paths: Iterable[Path], default: str) -> DataError:
+    """Return the error of a folder without images, with the suffixes of its files.
+
+    Args:
+        where: Start of the message.
+        paths: The files of the folder.
+        default: What to do, if the suffixes do not tell.
+    """
+    suffixes = _other_suffixes(paths)
+    only = f", only files {_listed(suffixes)}" if suffixes else ""
+    return DataError(f"{where} holds no images{only}. {remedy(suffixes, default)}")
+
+
+def left_out_notes(where: str, paths: Iterable[Path]) -> Iterator[str]:
+    """Yield a note about files that are no images, by suffix."""
+    if suffixes := _other_suffixes(paths):
+        n = f"{counted(suffixes.total(), 'file')} left out (no image format)"
+        yield f"{where}: {n}: {_listed(suffixes)}. {remedy(suffixes, '')}".rstrip()
+
+
+def _other_suffixes(paths: Iterable[Path]) -> Counter[str]:
+    """Count files that are no images by suffix, without tables and usual files beside images."""
+    return Counter(
+        f.suffix.lower() or "without suffix"
+        for f in paths
+        if not is_image(f)
+        and f.stem.lower() not in _SIDE_FILES
+        and f.suffix.lower() not in (".parquet", ".arrow")
+    )
+
+
+def _listed(suffixes: Counter[str]) -> str:
+    parts = [f"{suffix} ({n})" for suffix, n in suffixes.most_common(_N_SUFFIXES)]
+    return ", ".join(parts + ["..."] * (len(suffixes) > _N_SUFFIXES))
 
 
 # Names of splits, in any case.
@@ -138,10 +202,8 @@ def is_image_folder(where: str, path: Path) -> bool:
         return not described
     if any(f.suffix in _TABLES for f in paths):
         return False
-    hint = "Allowed: Parquet files, or one folder per class."
-    if any(f.suffix.lower() in _AUDIO for f in paths):
-        hint = "Audio is not supported: convert the recordings to spectrograms, saved as images."
-    raise DataError(f"{where} holds no images. {hint}")
+    allowed = f"Allowed: Parquet files, or one folder per class. Formats: {FORMATS}."
+    raise no_images(where, paths, allowed)
 
 
 def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> ImageSource:
@@ -159,15 +221,15 @@ def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> Imag
         )
     root = _skip_outer_folders(where, path)
     folders = _split_folders(where, root)
-    notes = []
+    notes = [*left_out_notes(where, files(where, path))]
     if folders:
         chosen = chosen_splits(where, list(folders), test_split)
         used = {split: _skip_outer_folders(where, folders[name]) for split, name in chosen.items()}
         for split in ("validation", "test"):
             if split in used and not _has_classes(where, used[split]):
-                folder = used.pop(split)
-                if not (n := sum(map(is_image, files(where, folder)))):
-                    raise DataError(f"{where}: folder {folder} holds no images. Remove it.")
+                paths = [*files(where, folder := used.pop(split))]
+                if not (n := sum(map(is_image, paths))):
+                    raise no_images(f"{where}: folder {folder}", paths, "Remove it.")
                 notes.append(
                     f"{where}: the {n} images of the {split} split have no class folders and are "
                     f"left out. The {split} split is made from the training images."
@@ -256,10 +318,10 @@ def _images_by_class(where: str, folder: Path) -> list[tuple[str, Path]]:
                 )
             labelled_files.append((unicodedata.normalize("NFC", inside[0].strip()), file))
             subfolders.setdefault(inside[0], set()).add(inside[1] if len(inside) > 2 else "")
-    if empty := [f.name for f in _folders(folder) if f.name not in subfolders]:
-        raise DataError(f"{where}: folder {folder / empty[0]} holds no images. Remove it.")
-    if not labelled_files:
-        raise DataError(f"{where}: folder {folder} holds no images. Remove it.")
+    empty = [f for f in _folders(folder) if f.name not in subfolders]
+    if empty or not labelled_files:
+        first = empty[0] if empty else folder
+        raise no_images(f"{where}: folder {first}", files(where, first), "Remove it.")
     common = set.intersection(*subfolders.values()) - {""}
     if len(subfolders) > 1 and len(common) > 1:
         listed = ", ".join(f"'{name}'" for name in sorted(common)[:5])

@@ -19,7 +19,15 @@ from sklearn.datasets import load_digits
 from hwnas.core.errors import DataError
 from hwnas.tasks.base import TaskType
 from hwnas.training.data.encoded import SPLITS, ImageColumn, ImageSource
-from hwnas.training.data.folders import chosen_splits, files, is_image, split_of
+from hwnas.training.data.folders import (
+    FORMATS,
+    chosen_splits,
+    files,
+    is_image,
+    left_out_notes,
+    remedy,
+    split_of,
+)
 from hwnas.training.options import DatasetConfig
 
 
@@ -146,15 +154,7 @@ def _check_parquet(where: str, path: Path) -> None:
             content = pq.ParquetFile(file)
             n_rows = content.metadata.num_rows
         except (OSError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())[:200].rstrip(".")
-            message = f"{where}: {file.name} cannot be read as Parquet: {reason}."
-            action = (
-                "A CSV table must be named metadata.csv, lie beside the images and have a column "
-                "file_name: give its folder as dataset.path."
-                if file.suffix.lower() == ".csv"
-                else "Replace or remove the file."
-            )
-            raise DataError(f"{message} {action}") from None
+            raise _not_parquet(where, file, error) from None
         if n_rows == 0:
             raise DataError(f"{where}: {file.name} is empty. Remove it, or add rows.")
         of_file = set(content.schema_arrow.names)
@@ -170,6 +170,24 @@ def _check_parquet(where: str, path: Path) -> None:
                     f"{where}: column '{column}' of {file.name} has other classes than the files "
                     "before it. All splits must name the same classes in one order."
                 )
+
+
+def _not_parquet(where: str, file: Path, error: Exception) -> DataError:
+    suffix, reason = file.suffix.lower(), " ".join(str(error).split())[:200].rstrip(".")
+    if suffix == ".parquet":
+        action = "Replace or remove the file."
+        return DataError(f"{where}: {file.name} cannot be read as Parquet: {reason}. {action}")
+    if suffix == ".csv":
+        action = (
+            "A CSV table must be named metadata.csv, lie beside the images and have a column "
+            "file_name: give its folder as dataset.path."
+        )
+    else:
+        allowed = (
+            "Set dataset.path to a Parquet file, an .npz file of arrays, or a folder of images."
+        )
+        action = remedy([suffix], allowed)
+    return DataError(f"{where} cannot be read: it is no Parquet file. {action}")
 
 
 @dataclass(frozen=True)
@@ -198,7 +216,7 @@ def _column(
     if not candidates and "file_name" in table.column_names:  # of a folder without image files
         raise DataError(
             f"{where} holds no images, only a table that names them. Put the images into this "
-            "folder, and write paths relative to it in the column file_name."
+            f"folder, as {FORMATS} files, and write paths relative to it in the column file_name."
         )
     if not candidates:
         raise DataError(
@@ -218,8 +236,12 @@ def _unlisted_note(
     where: str, path: Path | None, tables: Iterable[Any], column: str
 ) -> Iterator[str]:
     """Yield a note about image files of a folder that no row names."""
-    if path is None or not path.is_dir() or not (images := [*filter(is_image, files(where, path))]):
+    if path is None or not path.is_dir():
         return
+    paths = [*files(where, path)]
+    if not (images := [*filter(is_image, paths)]):
+        return
+    yield from left_out_notes(where, paths)
     chunks = [chunk for table in tables for chunk in table.data.column(column).chunks]
     parts = [of.field("path") if pa.types.is_struct(of.type) else of for of in chunks]
     names = [name for part in parts for name in part.to_pylist() if isinstance(name, str)]

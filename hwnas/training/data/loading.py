@@ -30,7 +30,7 @@ from hwnas.training.data.encoded import (
     transpose_of,
     unsupported,
 )
-from hwnas.training.data.folders import is_image_folder, read_folder
+from hwnas.training.data.folders import FORMATS, is_image_folder, read_folder
 from hwnas.training.data.hub import EMBEDDED, read_table
 from hwnas.training.data.image_data import (
     SPLIT_SEED,
@@ -274,7 +274,8 @@ def _header(images: EncodedImages, row: int, content: bytes) -> Image.Image:
     try:
         picture = header(content)
     except UNREADABLE as error:
-        reason = "its format is unknown" if "BytesIO" in str(error) else error
+        unknown = f"its format is unknown (known: {FORMATS}; convert HEIC to JPEG)"
+        reason = unknown if "BytesIO" in str(error) else error
         message = f"{images.where(row)} is not an image: {reason}. Replace or remove it."
         raise DataError(message) from None
     if (problem := unsupported(picture)) is not None:

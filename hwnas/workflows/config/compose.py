@@ -69,7 +69,7 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
     Raises:
         ConfigError: an argument is invalid.
     """
-    arguments = _confirm(name, arguments)
+    arguments = grammar.with_groups(_confirm(name, arguments))
     check_no_model(arguments)
     check_folders(arguments)
     overrides = as_overrides(name, _without_folders(arguments))

@@ -33,6 +33,7 @@ _PART = re.compile(
 _SWEEP = re.compile(r"(choice|range|interval|glob|shuffle|sort)\(.*\)", re.DOTALL)
 #: Options that name one of several configurations.
 _GROUPS = ("budget", "dataset", "sampler", "task", "target")
+_GROUP_NAME = re.compile(rf"\+{{0,2}}({'|'.join(_GROUPS)})\.name=(.*)", re.DOTALL)
 _NUMBER = re.compile(r"(?![01]$)[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _MISSING = "???"  # OmegaConf's mark of a missing value
 
@@ -74,6 +75,24 @@ def says(arguments: Sequence[str], key: str, text: str) -> bool:
     """Return whether one of the arguments sets option ``key`` to ``text``, in quotes or not."""
     parted = (argument.partition("=") for argument in arguments)
     return any(name.lstrip("+") == key and text_of(value) == text for name, _, value in parted)
+
+
+def with_groups(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with ``dataset.name=images`` written as ``dataset=images``, if it is a file.
+
+    This is so for all groups. The name alone would leave out the other options of the file.
+    """
+    folders = [package.ROOT / "conf", *package.without_folders(arguments)[1]]
+
+    def rewritten(argument: str) -> str:
+        if (match := _GROUP_NAME.fullmatch(argument)) is None:
+            return argument
+        group, value = match.groups()
+        known = {path.stem for folder in folders for path in folder.glob(f"{group}/*.yaml")}
+        is_file = any(text_of(part) in known for part in _parts(value))
+        return f"{'+' * (group == 'target')}{group}={value}" if is_file else argument
+
+    return [*dict.fromkeys(map(rewritten, arguments))]
 
 
 def for_hydra(key: str, value: str, *, swept: bool = False) -> str:

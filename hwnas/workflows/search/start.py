@@ -3,7 +3,9 @@
 import itertools
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hwnas.core.errors import counted
@@ -15,7 +17,7 @@ from hwnas.workflows.components import SearchComponents
 from hwnas.workflows.config.search import MAX_TRIALS, fidelities_within
 from hwnas.workflows.search.context import TargetContext
 
-_SPACES = {"mbconv_96": 96, "mbconv_224": 224, "resnet_224": 224}  #: largest resolutions, in pixels
+_LARGER_SPACES = {"mbconv_96": 96, "mbconv_224": 224}  #: largest resolutions, in pixels
 _MOST = 0.99  # largest fraction of lost pixels that is printed
 _MANY_PIXELS = 0.5  # fraction of lost pixels beyond which a message warns
 
@@ -80,9 +82,20 @@ def _data(parts: SearchComponents) -> Iterator[str]:
     lost = n_lost / sum(n * w * h for (w, h), n in sizes.items())
     if lost > _MANY_PIXELS:
         share = f"{lost:.0%}" if lost <= _MOST else f"More than {_MOST:.0%}"
-        names = ", ".join(name for name, size in _SPACES.items() if size > largest)
-        larger = f"hwnas list spaces ({names})" if names else "write one with a larger resolution"
-        yield f"! {share} of the pixels are lost. Spaces for larger images: {larger}"
+        yield f"! {share} of the pixels are lost. {_larger_space(sizes, largest)}"
+
+
+def _larger_space(sizes: Mapping[tuple[int, int], int], largest: int) -> str:
+    """Return a sentence with a shipped space above ``largest`` pixels: the smallest that suffices.
+
+    It suffices if it covers the median of the images' shorter sides.
+    """
+    side = statistics.median_high(map(min, Counter(sizes).elements()))
+    larger = {name: size for name, size in _LARGER_SPACES.items() if size > largest}
+    if not larger:
+        return "No shipped space has a larger resolution."
+    covering = [name for name, size in larger.items() if size >= side]
+    return f"For larger images: search_space={(covering or [*larger][-1:])[0]}"
 
 
 def _range(first: tuple[int, int], last: tuple[int, int]) -> str:

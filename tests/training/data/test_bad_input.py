@@ -160,6 +160,22 @@ def _text_file(folder: Path) -> Path:
     return folder / "x.txt"
 
 
+def _array(folder: Path) -> Path:
+    np.save(folder / "x.npy", np.zeros(3))
+    return folder / "x.npy"
+
+
+def _heic_only(folder: Path) -> Path:
+    for name in ("cat.HEIC", "dog.heic"):
+        (folder / name).touch()
+    return folder
+
+
+def _heic_class(folder: Path) -> Path:
+    (_empty_class(folder) / "eel" / "0.HEIC").touch()
+    return folder
+
+
 def _read_all(path: Path, in_memory: bool) -> None:
     data = load_images(path, in_memory=in_memory, validation=0.25, test=0.25)
     for split in (data.train, data.validation, data.test):  # streamed images are decoded here
@@ -189,7 +205,7 @@ def _read_all(path: Path, in_memory: bool) -> None:
         (_only_a_test_split, "no split 'train', only: test"),
         (
             _folder_without_images,
-            "holds no images. Allowed: Parquet files, or one folder per class",
+            "holds no images, only files .txt .1.. Allowed: Parquet files, or one folder per class",
         ),
         (_empty_folder, "holds no images"),
         (_empty_class, "eel holds no images"),
@@ -199,7 +215,10 @@ def _read_all(path: Path, in_memory: bool) -> None:
         (_folder_of_other_classes, "split 'validation' has classes without any.*'eel'"),
         (_damaged_file, "dog/3.png is damaged"),
         (_missing, "no such file or folder"),
-        (_text_file, "x.txt cannot be read as Parquet"),
+        (_text_file, "x.txt' cannot be read: it is no Parquet file"),
+        (_array, "to an .npz file with the arrays images and targets"),
+        (_heic_only, "holds no images, only files .heic .2.. Convert these photos to JPEG"),
+        (_heic_class, "eel holds no images, only files .heic .1.. Convert these photos to JPEG"),
     ],
 )
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -232,6 +251,14 @@ def test_missing_columns_and_splits_are_refused(
 def test_missing_split_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no split 'validation'.*only: train.*test_split=test"):
         load_images(write_folder(tmp_path, {"a": TEN, "b": TEN}), test_split="validation")
+
+
+def test_left_out_files_are_reported(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a": TEN, "b": TEN})
+    for name in ("a/x.HEIC", "a/y.heic", "b/notes.txt", "b/Thumbs.db", "labels.txt", ".hidden"):
+        (tmp_path / name).touch()
+    note = load_images(tmp_path, validation=0.25).notes[0]
+    assert "3 files left out (no image format): .heic (2), .txt (1). Convert" in note
 
 
 @pytest.mark.parametrize("error", ["401 Client Error", "403 Forbidden"])
