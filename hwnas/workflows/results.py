@@ -53,8 +53,8 @@ class FrontTable:
         self, table: pa.Table, at_chance_level: Collection[str] = (), constant: str = ""
     ) -> None:
         self._at_chance_level, self._constant = at_chance_level, constant
-        #: all compiled networks, also those that left the front; the columns include choices, values
-        #: in the search, sources and ``verified_on_front``
+        #: all compiled networks, also those that left the front; the columns include choices,
+        #: values in the search, sources and ``verified_on_front``
         self.all = table
         is_verified = "verified_on_front" in table.column_names
         self._front = table.filter(table["verified_on_front"]) if is_verified else table
