@@ -13,10 +13,11 @@ from text import code, page, sentence, table
 from hwnas.core import errors, package
 from hwnas.core.options import field_comments
 from hwnas.hardware import backends
-from hwnas.hardware.target import Target, from_facts
+from hwnas.hardware.target import Target
 from hwnas.models.spaces.files import find, load_space
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics.budget import limit_units, short_name
+from hwnas.workflows.config.compose import compose
 from hwnas.workflows.config.search import SPACE
 
 
@@ -91,7 +92,8 @@ def _metrics() -> str:
 
 
 def _targets() -> str:
-    files = {name: (text, from_facts(raw)) for name, (text, raw) in _files("target").items()}
+    names = package.entries(package.ROOT / "conf" / "target")
+    files = {n: (text, compose("search", [f"+target={n}"]).target) for n, text in names.items()}
     rows = [
         (
             f"`{name}`",

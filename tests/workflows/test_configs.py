@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from hwnas.core import package
 from hwnas.core.errors import ConfigError, RunError
 from hwnas.core.run_folder import Row
+from hwnas.hardware.backends.vela import VelaSettings
 from hwnas.hardware.target import facts
 from hwnas.workflows import config, export
 from hwnas.workflows.config import ProfileConfig, SearchConfig, TrainConfig
@@ -202,7 +203,21 @@ def test_target_file_extends_shipped_target(tmp_path: Path) -> None:
     target = _custom_target_config(tmp_path, text, "search_space=tiny").target
     shipped = facts(_compose("+target=ethos_u55_256").target)
     vela = {**shipped["vela"], "config": "own.ini"}
-    assert facts(target) == {**shipped, "name": "board", "clock_mhz": 400, "vela": vela}
+    changed = {"name": "board", "clock_mhz": 400, "vela": vela, "caveat": target.caveat}
+    assert facts(target) == {**shipped, **changed}
+
+
+@pytest.mark.parametrize("name", ["npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256"])
+def test_texts_of_a_vela_target_name_its_own_settings(tmp_path: Path, name: str) -> None:
+    shipped = _compose(f"+target={name}").target
+    accelerator = name.replace("npu", "ethos_u55_128").replace("_", "-").title()
+    system = shipped.section(VelaSettings).system_config
+    assert f"Vela 5.2.0, {accelerator}, {system} @ 500 MHz, Shared_Sram; NPU only" in shipped.caveat
+    text = f"defaults: [{name}]\nname: board\nclock_mhz: 333.5\nvela:\n  accelerator: ethos-u9-64\n"
+    text += "  system_config: Slow\n  memory_mode: Own_Mode\n"
+    target = _custom_target_config(tmp_path, text, "search_space=tiny").target
+    assert "Vela 5.2.0, Ethos-U9-64, Slow @ 333.5 MHz, Own_Mode; NPU only" in target.caveat
+    assert target.description == "Arm Ethos-U9-64, Slow, Own_Mode"
 
 
 @pytest.mark.parametrize(

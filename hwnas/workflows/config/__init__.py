@@ -73,5 +73,7 @@ def register(name: str) -> None:
     if not OmegaConf.has_resolver("trials_within"):  # the default of ``n_trials``
         OmegaConf.register_new_resolver("trials_within", trials_within)
         OmegaConf.register_new_resolver("fidelities_within", fidelities_within)
+        OmegaConf.register_new_resolver("number", lambda value: f"{value:g}")  # 500.0 as 500
+        OmegaConf.register_new_resolver("title", str.title)
     if f"{name}_schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])

@@ -1,6 +1,7 @@
 import dataclasses
 import inspect
 import random
+import re
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.hardware.backends import base
-from hwnas.hardware.backends.vela import VelaSettings, compiler
+from hwnas.hardware.backends.vela import VelaSettings, check_system, check_tools, compiler
 from hwnas.hardware.backends.vela.compiler import VelaCostModel, check_target, compile_tflite
 from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.hardware.target import Target
@@ -198,6 +199,56 @@ def test_invalid_vela_settings_are_refused(
     with pytest.raises(ConfigError, match=message):
         base.backend_of(with_settings(npu, settings))
     assert capfd.readouterr().out == ""
+
+
+def _with_own_system(base: Target, file: Path, text: str, name: str) -> Target:
+    file.write_text(text)
+    settings = base.section(VelaSettings)
+    own = dataclasses.replace(settings, config=str(file), system_config=name)
+    return with_settings(dataclasses.replace(base, clock_mhz=400), own)
+
+
+def test_own_system_inherits_from_a_shipped_one(
+    small: SearchSpace, task: Signature, npu: Target, tmp_path: Path
+) -> None:
+    lowered = families.get("mbconv").lower(small, small.largest(), task)
+    with pytest.raises(ConfigError, match=r"own-board\.md") as error:
+        check_target(dataclasses.replace(npu, clock_mhz=400))
+    text = "\n".join(re.findall("'([^']+)'", str(error.value).partition("three lines")[2]))
+    name = str(error.value).partition("vela.system_config=")[2].partition(". ")[0]
+    own = _with_own_system(npu, tmp_path / "my.ini", text, name)
+    check_tools(own, None)
+    check_target(own)
+    cycles, slower = (compiler.estimate(lowered, each).details["cycles"] for each in (npu, own))
+    assert slower == cycles  # bandwidths are fractions of the clock
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "name"),
+    [("ethos-u55-128", "My_Board"), ("ethos-u65-256", "Ethos_U55_High_End_Embedded")],
+)
+def test_system_with_the_bus_of_another_series_is_refused(
+    npu: Target, accelerator: str, name: str
+) -> None:
+    settings = npu.section(VelaSettings)
+    settings = dataclasses.replace(settings, system_config=name, accelerator=accelerator)
+    with pytest.raises(ConfigError, match=f"system_config={name} does not suit .*={accelerator}"):
+        check_system(with_settings(npu, settings), 500)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("# my board\n[System_Config.Ethos_U55_M]\n", "# my board"),
+        ("[System_Config.Ethos_U55_M]\ncore_clock=4e8\n; x\n\ninherit = Y\n", "inherit = Y"),
+    ],
+)
+def test_lines_that_vela_misreads_are_refused(
+    npu: Target, tmp_path: Path, text: str, line: str
+) -> None:
+    own = _with_own_system(npu, tmp_path / "my.ini", text, "Ethos_U55_M")
+    with pytest.raises(ConfigError, match=f"misreads the line '{line}'"):
+        check_tools(own, None)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -1,5 +1,6 @@
 """The backend ``vela``: Arm Ethos-U NPUs, estimated by Arm's compiler Vela."""
 
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,15 +17,21 @@ class VelaSettings:
     accelerator: str  #: configuration of the NPU, such as ethos-u55-128
     system_config: str  #: name of a section of ``config`` with clock and bandwidths
     memory_mode: str  #: name of a section of ``config`` with the use of memories
-    #: configuration file: one that Vela ships, or the path of your own
+    #: configuration file: one that Vela ships, or the path of your own, which adds to Arm/vela.ini
     config: str = "Arm/vela.ini"
 
 
+#: A comment that one of Vela's parsers takes as the end of the file; and ``inherit``, which deletes
+#: the values before it.
+_MISREAD = re.compile(r"^ *(#.*)|^[^\[;\n].*\n(?:;.*\n|\s)*(inherit\b.*)", re.MULTILINE)
+
+
 def check_tools(target: Any, remote: object) -> None:
-    """Check that ``target.vela.config`` exists; nothing is checked if Vela is not installed.
+    """Check the file ``target.vela.config``; nothing is checked if Vela is not installed.
 
     Raises:
-        ConfigError: it is neither the path of a file nor a file that Vela ships.
+        ConfigError: it is neither the path of a file nor a file that Vela ships; or it is a file
+            that Vela's two parsers read differently.
     """
     config, package = target.section(VelaSettings).config, find_spec("ethosu")
     folders = [] if package is None else package.submodule_search_locations or []
@@ -33,6 +40,46 @@ def check_tools(target: Any, remote: object) -> None:
         raise ConfigError(
             f"target.vela.config={config}: no such file. Give the path of your own file, relative "
             f"to {Path.cwd()}, or Arm/vela.ini, which Vela ships."
+        )
+    text = places[0].read_text(encoding="utf-8", errors="replace") if places[0].is_file() else ""
+    if misread := _MISREAD.search(text):
+        raise ConfigError(
+            f"target.vela.config={config}: Vela misreads the line '{misread[1] or misread[2]}'. "
+            "Begin comments with ';', and write inherit= as the first line of its section."
+        )
+
+
+def check_system(target: Any, clock_mhz: float) -> None:
+    """Check the system of a target against its clock and accelerator.
+
+    Vela's compiler takes the width of the bus from the name of the system. Source:
+    ``regor_set_system_config`` in the source of ethos-u-vela 5.2.0.
+
+    Args:
+        target: The target.
+        clock_mhz: Clock of Vela's system.
+
+    Raises:
+        ConfigError: the clock is not that of the target, or the bus not that of its accelerator.
+    """
+    settings = target.section(VelaSettings)
+    system, accelerator = settings.system_config, settings.accelerator
+    if system.startswith("Ethos_U55") != accelerator.startswith("ethos-u55"):
+        raise ConfigError(
+            f"Target '{target.name}': target.vela.system_config={system} does not suit "
+            f"target.vela.accelerator={accelerator}: Vela assumes a bus of 8 bytes (Ethos-U55) if "
+            "the name of the system begins with Ethos_U55, else of 16 bytes. Choose another "
+            "system, or rename the section of your own file."
+        )
+    if clock_mhz != target.clock_mhz:
+        clock = f"{target.clock_mhz:g}"
+        own = f"{accelerator[:9].title().replace('-', '_')}_{clock}_MHz"
+        raise ConfigError(
+            f"Target '{target.name}': clock_mhz is {clock}, but Vela's system '{system}' runs at "
+            f"{clock_mhz:g}. Set target.clock_mhz={clock_mhz:g}; or write a file my.ini with three "
+            f"lines: '[System_Config.{own}]', 'inherit=System_Config.{system}', "
+            f"'core_clock={clock}e6', and set target.vela.config=my.ini "
+            f"target.vela.system_config={own}. See docs/how-to/own-board.md."
         )
 
 

@@ -28,7 +28,7 @@ from ethosu.vela.tflite.TensorType import TensorType
 
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.core.quantity import Quantity
-from hwnas.hardware.backends.vela import VelaSettings
+from hwnas.hardware.backends.vela import VelaSettings, check_system
 from hwnas.hardware.costs.cost_model import CompiledFile, Cost, LayerCost, cost_by_segment
 from hwnas.hardware.target import Target
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, n_macs, n_params
@@ -55,7 +55,7 @@ _WITH_FLASH = {
     "ethos-u65": "Ethos_U65_Embedded",
     "ethos-u85": "Ethos_U85_SYS_Flash_High",
 }
-#: Not "On-chip Flash": Vela's name for SRAM that holds weights, which is not in ``sram_kib``.
+#: Not "On-chip Flash": Vela's name for SRAM that holds weights.
 _WEIGHTS_IN = "Off-chip Flash"
 
 
@@ -161,15 +161,9 @@ def layers_in_ms(cost: Cost, target: Target) -> Cost:
 
 
 def _check(summary: dict[str, str], target: Target) -> None:
-    """Refuse a target whose clock differs from Vela's system, or that has no off-chip flash."""
+    """Refuse a target whose clock or bus differs from Vela's system, or without off-chip flash."""
     options = target.section(VelaSettings)
-    clock_mhz = float(summary["core_clock"]) / 1e6
-    if clock_mhz != target.clock_mhz:
-        raise ConfigError(
-            f"Target '{target.name}': clock_mhz is {target.clock_mhz:g}, but Vela's system "
-            f"'{options.system_config}' runs at {clock_mhz:g}. Set both to the same clock; "
-            "target.vela.config accepts your own system file."
-        )
+    check_system(target, float(summary["core_clock"]) / 1e6)
     if summary["weights_storage_area"] != _WEIGHTS_IN:
         raise ConfigError(
             f"Target '{target.name}': with system_config '{options.system_config}' and memory_mode "
@@ -207,14 +201,17 @@ def _captured_output() -> Iterator[io.StringIO]:
 def _arguments(options: VelaSettings) -> list[str]:
     """Return the arguments of Vela's command line, except the files."""
     # Vela looks for FOLDER/FILE among its own configuration files only: give it an absolute path.
+    # Sections of the user's file replace those of Vela's file, and may inherit from them.
     own_file = Path(options.config)
-    named = {
-        "accelerator-config": options.accelerator,
-        "config": str(own_file.resolve()) if own_file.is_file() else options.config,
-        "system-config": options.system_config,
-        "memory-mode": options.memory_mode,
-    }
-    return ["--verbose-performance", *(f"--{name}={value}" for name, value in named.items())]
+    is_own = own_file.is_file()
+    return [
+        "--verbose-performance",
+        f"--config={VelaSettings.config if is_own else options.config}",
+        *[f"--config={own_file.resolve()}"] * is_own,
+        f"--accelerator-config={options.accelerator}",
+        f"--system-config={options.system_config}",
+        f"--memory-mode={options.memory_mode}",
+    ]
 
 
 def _run_vela(source: Path, options: VelaSettings) -> None:
