@@ -74,6 +74,7 @@ class ManifestOptions(TypedDict, total=False):
     search_space: str | list[str] | None  #: names or paths
     objectives: _Names  #: names of metrics
     n_trials: Count  #: requested number of trials
+    minutes: float | None  #: time limit of the command
     seed: int
 
 
