@@ -301,15 +301,27 @@ def _selected_networks(
             f"run={where}: no network is better than {constant} by its 95 % interval. "
             "Train longer (train.epochs), or export one nevertheless with force=true."
         )
-    wanted = config.wanted
-    if wanted not in picking.NAMES and _ID.fullmatch(wanted):
-        ids = [explanation.find(candidates, wanted)]
-    else:
-        if front.left_out and not config.force:
-            message = left_out_message(front.left_out, len(front.remaining), constant)
-            reporter.say([f"{message} To include them: force=true"], alarming=True)
-        ids = picking.pick(front, wanted, force=config.force)
-    return [known[genotype_id] for genotype_id in ids]
+    selections = [text for text in config.wanted if not _is_id(text)]
+    if selections and front.left_out and not config.force:
+        message = left_out_message(front.left_out, len(front.remaining), constant)
+        made = f"pick={','.join(selections)} was made among the others."
+        reporter.say([f"{message} {made} To include them: force=true"])
+    return [known[i] for i in _ids(config, front, candidates)]
+
+
+def _is_id(text: str) -> bool:
+    return text not in picking.NAMES and _ID.fullmatch(text) is not None
+
+
+def _ids(config: ExportConfig, front: Front, candidates: Sequence[Candidate]) -> list[str]:
+    """Return the ids of the selected networks, each once."""
+    ids = dict[str, None]()
+    for text in config.wanted:
+        if _is_id(text):
+            ids[explanation.find(candidates, text)] = None
+        else:
+            ids |= dict.fromkeys(picking.pick(front, text, force=config.force))
+    return [*ids]
 
 
 def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export:

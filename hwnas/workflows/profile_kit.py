@@ -30,6 +30,7 @@ from hwnas.workflows.reporter import Reporter
 _N_SUGGESTED = 5  #: networks to measure next, suggested after a search
 _POOL = 400  #: candidate networks of a kit
 _REFERENCE = 300  #: sample of the searched networks
+_ENOUGH = 10  #: number of measured networks below which a message warns
 _MIN_SPEARMAN = 0.7  #: of predicted and measured latencies, below which a message warns
 
 
@@ -124,7 +125,7 @@ def measurement_advice(
         "Then use measured='[OLD.csv,DIR/results.csv]' and search again with "
         f"start_from={run}; no network is trained twice."
     )
-    return "\n".join([*_rank_warning(device), advice])
+    return "\n".join([*_warnings(device), advice])
 
 
 def next_to_measure(
@@ -184,7 +185,9 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     if len(found.ms) < MIN_NETWORKS:
         raise TableError(
             f"measured={config.measured}: only {len(found.ms)} networks can be used. Measure "
-            f"{MIN_NETWORKS} or more." + f" Left out: {'; '.join(notes[:3])}." * bool(notes)
+            f"{_ENOUGH} or more, at least {MIN_NETWORKS}."
+            + f" Left out: {'; '.join(notes[:3])}."
+            * bool(notes)
         )
     device = _fitted_device(config, parts, found.ms, notes)
     path = backend.device_path(target)
@@ -200,19 +203,25 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
         f"{e['spearman']:.4f}; the interval contains {e['coverage']:.1%} (target: 95 %).",
         f"Half width of the interval: {reach:.1%} (median). Search with: "
         f"{next_command('search', config, f'cost={COST}', 'budget=none')}{data}",
-        *_rank_warning(device),
+        *_warnings(device),
     ]
 
 
-def _rank_warning(device: MeasuredDevice) -> list[str]:
-    """Return a warning if the device model does not rank the measured networks."""
-    if device.leave_one_out()["spearman"] >= _MIN_SPEARMAN:
-        return []
-    return [
-        f"Rank correlation below {_MIN_SPEARMAN:g}: the model does not rank networks by their "
-        "latency, and a search with it is of no use. Check that each row has the latency of its "
-        "model, or measure more networks."
-    ]
+def _warnings(device: MeasuredDevice) -> list[str]:
+    """Return warnings if networks are few, or the device model does not rank them."""
+    warnings = []
+    if len(device.ms) < _ENOUGH:
+        warnings.append(
+            f"Only {len(device.ms)} networks: the errors of the device model are uncertain. "
+            f"Measure {_ENOUGH} or more that differ much."
+        )
+    if device.leave_one_out()["spearman"] < _MIN_SPEARMAN:
+        warnings.append(
+            f"Rank correlation below {_MIN_SPEARMAN:g}: the model does not rank networks by their "
+            "latency, and a search with it is of no use. Check that each row has the latency of "
+            "its model, or measure more networks."
+        )
+    return warnings
 
 
 def _files(measured: object) -> list[Path]:

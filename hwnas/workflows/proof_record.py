@@ -124,7 +124,7 @@ def record(
         "license": order.config.license,
         "source": {
             "run": str(order.config.run),
-            "pick": order.config.wanted,
+            "pick": ", ".join(order.config.wanted),
             "command": pick.manifest["command"],
             **_weights(pick, pick.manifest),
             "search_space_digest": space.digest,

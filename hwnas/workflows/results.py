@@ -338,12 +338,12 @@ class SearchResult(os.PathLike[str]):
 
         return why(WhyConfig(str(self.path), genotype_id))
 
-    def export(self, pick: str = "knee", **options: Any) -> list[Export]:
+    def export(self, pick: str | list[str] = "knee", **options: Any) -> list[Export]:
         """Write networks as files for the device, check them, and return the exports.
 
         Args:
             pick: ``knee``, ``most_accurate``, ``fastest``, ``smallest``, ``all``, an id, or an
-                expression such as ``accuracy max where latency_ms < 0.5``.
+                expression such as ``accuracy max where latency_ms < 0.5``; or a list of them.
             options: Options of ``hwnas export``, for example ``dir="models"``.
 
         Raises:

@@ -11,6 +11,9 @@ from hwnas.core.errors import ConfigError, RunError
 from hwnas.core.run_folder import Row
 from hwnas.hardware.backends.vela import VelaSettings
 from hwnas.hardware.target import facts
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import Front
 from hwnas.workflows import config, export
 from hwnas.workflows.config import ProfileConfig, SearchConfig, TrainConfig
 from hwnas.workflows.config.compose import compose as compose_config
@@ -321,3 +324,16 @@ def test_link_must_lead_to_other_target(to: str, targets: list[str], message: st
     configs = [compose_config("search", [f"+target={name}", f"link.to={to}"]) for name in targets]
     with pytest.raises(ConfigError, match=message):
         check_link(configs)
+
+
+def test_several_networks_are_picked() -> None:
+    candidates = [
+        Candidate(i, Genotype("s", (("name", name),)), {}) for i, name in enumerate("abc")
+    ]
+    a, b, _ = (candidate.id for candidate in candidates)
+    picked = compose_config("export", ["run=r", f"pick=[{b[:8]},{a},'{b}']"])
+    assert export._ids(picked, Front(), candidates) == [b, a]
+    with pytest.raises(ConfigError, match="none of 3 candidates"):
+        export._ids(compose_config("export", ["run=r", "pick=[000000000000]"]), Front(), candidates)
+    with pytest.raises(ConfigError, match=r"pick=\[\] is empty"):
+        compose_config("export", ["run=r", "pick=[]"])

@@ -30,11 +30,11 @@ _UNITS = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1e3),
     **dict.fromkeys(("ns", "nsec", "nanosecond", "nanoseconds"), 1e-6),
 }
-_LATENCIES = ("", "latency", "p50", "median")  #: words before the unit
+_LATENCIES = ("", "latency", "time", "p50", "median")  #: words before the unit
 #: Columns of images per second.
 _RATES = ("throughput_ips", "images_per_s", "ips", "fps")
 _NAMES = "latency_ms, latency_us, latency_s or latency_ns, or fps (images per second)"
-_MODELS = ("model", "file")  #: columns with paths of model files
+_MODELS = ("model", "file", "name")  #: columns with paths of model files, in this order
 _DTYPES = {"int8": "int8", "fp32": "float32"}  #: by a part of the name of a model file
 _SEPARATORS = ",;\t"
 _MIN_MS, _MAX_MS = 1e-6, 1e8  #: a clock cycle, and a day
@@ -73,7 +73,7 @@ def read_measurements(
     than ``allowed``.
 
     Networks are identified by the column ``genotype`` (JSON) and, for several spaces,
-    ``search_space``; or by the column ``model`` or ``file``. It has names of files in the
+    ``search_space``; or by the column ``model``, ``file`` or ``name``. It has names of files in the
     ``kit.json`` beside the CSV file; or paths, relative to the folder of the CSV file, of an
     export's folder, of a file in one, or of a file in ``RUN/models``.
 
@@ -190,10 +190,11 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
         rows = [row | {"model": row[names[0]] or ""} for row in rows]
         return _with_genotypes(rows, path.parent), column
     raise TableError(
-        f"measured={path} has no column 'genotype', only: {', '.join(columns)}. Add it, "
-        "with the choices of each network in JSON, as in kit.json of a kit; or add a column "
-        "'model', with paths of files of a kit, of an export or of RUN/models. Other networks "
-        "cannot be used. To write a kit: hwnas profile +target=NAME kit=DIR"
+        f"measured={path} has no column 'model', only: {', '.join(columns)}. Write the columns "
+        "model,latency_ms and rows such as runs/a/models/3f2a5c0d9e11.int8.onnx,1.31: paths of "
+        "files of an export, of RUN/models or of a kit, from the folder of the table on. See "
+        "docs/how-to/own-latencies.md. Or add a column 'genotype' with the choices of each network "
+        "in JSON. Networks that are not of a search space of hwnas cannot be used."
     )
 
 
@@ -285,8 +286,9 @@ def _genotype(row: Row, space: Space) -> Genotype:
         options = None
     if "model" in row and not row["genotype"]:
         raise ValueError(
-            f"model {row['model']!r} is no file of the kit (kit.json beside this file), of an "
-            "export or of RUN/models"
+            f"model {row['model']!r} is no file of a kit (kit.json beside this file), of an export "
+            "or of RUN/models; write its path, from the folder of this file on; if you have only "
+            "its id, write RUN/models/ID"
         )
     if not isinstance(options, dict):
         raise ValueError(

@@ -11,6 +11,12 @@ from hwnas.training.evaluation.interfaces import MIN_NETWORKS
 from hwnas.training.options import FinetuningConfig
 
 
+def _texts(value: object) -> list[str]:
+    """Return an option that is a text or a list as a list, without empty texts."""
+    values = value if isinstance(value, list) else [value]
+    return [str(each) for each in values if each not in (None, "")]
+
+
 @dataclass
 class AuditConfig:
     """Options of ``hwnas audit``."""
@@ -98,8 +104,8 @@ class DeliveryConfig:
 class ExportConfig(DeliveryConfig):
     """Options of ``hwnas export``."""
 
-    #: knee, most_accurate, fastest, smallest, all, an id or its prefix, or an expression
-    pick: str = "knee"
+    #: knee, most_accurate, fastest, smallest, all, an id or its prefix, an expression; or a list
+    pick: Any = "knee"
     prune: float = bounded("[0, 1)", 0.0)  #: fraction of channels to prune; 0: none
 
     def __post_init__(self) -> None:
@@ -108,6 +114,8 @@ class ExportConfig(DeliveryConfig):
             raise ConfigError(
                 "export needs the folder of a finished search: write hwnas export RUN."
             )
+        if not self.wanted:
+            raise ConfigError("pick=[] is empty: give one or more networks, as pick=[3f2a,77bc].")
         if self.id and self.pick != "knee":
             raise ConfigError(
                 f"pick={self.pick} and id={self.id} both choose a network: give one of them."
@@ -128,9 +136,9 @@ class ExportConfig(DeliveryConfig):
         return replace(searched, **options)
 
     @property
-    def wanted(self) -> str:
-        """The selection of networks, an id, a name such as ``knee``, or an expression."""
-        return self.id or self.pick
+    def wanted(self) -> list[str]:
+        """The selections of networks: ids, names such as ``knee``, or expressions."""
+        return _texts(self.id or self.pick)
 
 
 @dataclass
@@ -228,8 +236,7 @@ class CompareConfig:
     @property
     def paths(self) -> list[str]:
         """The paths and patterns in ``runs``, a text or a list; empty if it is not given."""
-        named = self.runs if isinstance(self.runs, list) else [self.runs]
-        return [str(name) for name in named if name not in (None, "")]
+        return _texts(self.runs)
 
 
 # Options of verbs that plan deployments: ``plan``, ``simulate``, ``replan``, ``serve-check``.
@@ -298,8 +305,7 @@ class SimulateConfig:
     @property
     def kills(self) -> list[str]:
         """The failing devices in ``kill``, a text or a list; empty if it is not given."""
-        named = self.kill if isinstance(self.kill, list) else [self.kill]
-        return [str(name) for name in named if name not in (None, "")]
+        return _texts(self.kill)
 
 
 @dataclass
@@ -384,14 +390,11 @@ class ServeCheckConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         if not self.plan:
-            raise ConfigError(
-                "serve-check needs the folder of a plan: write hwnas serve-check PLAN."
-            )
+            raise ConfigError("serve-check needs a plan: write hwnas serve-check FOLDER.")
         if not self.loads:
             raise ConfigError("loads=[] is empty: give one or more fractions, as loads=[0.3,0.6].")
 
     @property
     def pools(self) -> list[str]:
         """The names of pools in ``pool``, a text or a list; empty if it is not given."""
-        named = self.pool if isinstance(self.pool, list) else [self.pool]
-        return [str(name) for name in named if name not in (None, "")]
+        return _texts(self.pool)

@@ -36,7 +36,18 @@ def test_units_are_read_from_column_name(
 ) -> None:
     first = genotypes[0]
     for names, value in (
-        (("latency_ms", "ms", "Latency (ms)", "milliseconds", "p50_ms", " LATENCY [ms] "), 2),
+        (
+            (
+                "latency_ms",
+                "ms",
+                "Latency (ms)",
+                "milliseconds",
+                "time_ms",
+                "p50_ms",
+                " LATENCY [ms] ",
+            ),
+            2,
+        ),
         (("latency_us", "µs", "microseconds", "latency (μs)"), 2000),
         (("latency_s", "seconds", "sec"), 0.002),
         (("FPS", "images_per_s"), 500),
@@ -72,7 +83,7 @@ def test_spreadsheet_exports_are_read(
         (
             "id,latency_ms",
             "abc,1",
-            "no column 'genotype', only: id, latency_ms. Add it, with the choices",
+            "no column 'model', only: id, latency_ms. Write the columns model,lat",
         ),
         ("genotype,latency_ms", "{g},-1", "must be above 0"),
         ("genotype,latency_ms", "{g},", "must be a number"),
@@ -261,10 +272,10 @@ def test_files_of_a_kit_are_identified_by_name(
     measured = read(tmp_path, tiny, "model,latency_ms", *rows)
     assert measured.ms == dict(zip(genotypes[:3], (1.25, 2.5, 3.5), strict=True))
     (message,) = measured.left_out
-    assert message.startswith("line 5: model 'x.onnx' is no file of the kit")
+    assert message.startswith("line 5: model 'x.onnx' is no file of a kit")
 
 
-@pytest.mark.parametrize("column", ["model", "file"])
+@pytest.mark.parametrize("column", ["model", "file", "name"])
 def test_files_of_exports_and_runs_identify_networks(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], column: str
 ) -> None:
@@ -289,14 +300,16 @@ def test_files_of_exports_and_runs_identify_networks(
     assert measured.ms == dict(zip((a, b, c), (1.25, 2.5, 3.5), strict=True))
     wrong_dtype, missing = measured.left_out
     assert wrong_dtype == "line 5: measured with dtype=int8, but target.dtype=float32"
-    assert "line 6: model '' is no file of the kit" in missing
+    assert "line 6: model '' is no file of a kit" in missing
+    advised = read(tmp_path, tiny, f"{column},latency_ms", f"run/models/{c.id},3.5")
+    assert advised.ms == {c: 3.5}
 
 
 def test_file_names_require_matching_kit(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:
     row = f"{genotypes[0].id}.onnx,1.25"
-    with pytest.raises(TableError, match=r"is no file of the kit \(kit\.json beside"):
+    with pytest.raises(TableError, match=r"is no file of a kit \(kit\.json beside"):
         read(tmp_path, tiny, "model,latency_ms", row)
     _kit_json(tmp_path, genotypes, batch=8)
     with pytest.raises(TableError, match=r"measured with batch=8, but target\.batch=1"):
