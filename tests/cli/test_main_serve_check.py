@@ -241,7 +241,7 @@ def test_latency_starts_at_due_time(plan: Path, tiny: SearchSpace) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "serve-check needs the folder of a plan"),
+        ([], "serve-check needs a plan"),
         (["plan=no"], "has no plan.yaml"),
         (["plan=PLAN", "pool=x"], "Unknown pool 'x'"),
         (["plan=PLAN", "server=tritn"], "Did you mean 'triton'"),
