@@ -225,10 +225,7 @@ def _limits(recorded: Proof, target: Target) -> dict[str, float]:
 
 
 def _is_same_target(recorded: Proof, target: Target) -> bool:
-    def deciding(target: Target) -> dict[str, object]:
-        return {**facts(target), "description": "", "caveat": "", "source": ""}
-
-    return deciding(target) == deciding(target_of(recorded))
+    return facts(target) == facts(target_of(recorded))
 
 
 def _check_there(name: str, recorded: Proof, target: Target) -> None:
