@@ -62,7 +62,10 @@ def needs_worker(name: str) -> bool:
 
 
 def session(folder: Path, name: str, worker: RetryingPool | None) -> Session:
-    """Return an artefact of an export, loaded so that it can be run.
+    """Return an artefact of an export as a session.
+
+    ``model.py`` is executed, and its errors are passed on. Artefacts for which ``needs_worker`` is
+    True are loaded by their process, so that ``Session.run`` raises their errors.
 
     Args:
         folder: The export.
@@ -71,8 +74,8 @@ def session(folder: Path, name: str, worker: RetryingPool | None) -> Session:
             others.
 
     Raises:
-        CompileError: the runtime cannot load the file.
-        ConfigError: a required package is not installed.
+        CompileError: the runtime cannot load the file in this process.
+        ConfigError: a package of the runtime is not installed.
     """
     if name == TORCH:
         return TorchSession(load_module(folder / "model.py").load())

@@ -127,7 +127,8 @@ def check_rows(
     Args:
         rows: Rows of the file.
         path: The file, for messages.
-        begin_s: Time of hour 0 in seconds since 1970; ``None``: 0:00 UTC.
+        begin_s: Time of hour 0 in seconds since 1970. ``None``: 0:00 UTC, of plans of a week on
+            Monday; or the first row, if the rows are neither whole days nor a divisor of 24 hours.
         n_hours: Number of hours of the plan.
         rates: Column of the demand, which is never taken for a time.
 

@@ -195,7 +195,8 @@ class FasterThanFloat:
 
     Args:
         model: Cost model of the networks.
-        in_float: Returns the same network in float32, or ``None`` if a network did not choose int8.
+        in_float: Returns the same network in float32; ``None`` if a network did not choose int8, or
+            the space has no float32.
         interleaved: Times two networks in turns. ``None``: the two latencies of ``model`` are
             compared, int8 by the upper end of its interval.
     """
@@ -212,7 +213,8 @@ class FasterThanFloat:
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype.
 
-        If it chose int8, ``Cost.details`` has ``ratio_columns`` (without ``interleaved`` only
+        If it chose int8, exists in float32 and is not rejected by ``model``, both are compared:
+        ``Cost.details`` has ``ratio_columns`` (without ``interleaved`` only
         ``float32_latency_ms``), and ``Cost.reason`` is set if the network is not faster in int8.
 
         Raises:

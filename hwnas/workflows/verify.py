@@ -73,7 +73,7 @@ class RepeatedExits:
         return [f"{n} segments one after another on {len(images)} images: {errors}."]
 
     def read(self, images: Floats, targets: Targets) -> None:
-        """Run normalised test images through the segments, if ``bits`` has loaded them."""
+        """Run normalised test images through the segments, if any, and keep the results."""
         if self._segments is not None:
             result = self._segments.left(images, self._leaving["thresholds"])
             self._found.append(self._task.per_sample(result.outputs, targets))

@@ -113,7 +113,7 @@ def check_writable(graph: Sequence[Node]) -> None:
                 f"Operator '{node.name}' cannot be written for the NPU: {op}. Allowed: "
                 "convolutions, dense or depthwise, and linear layers on one pixel, with relu, "
                 "relu6, hardswish or hardsigmoid; add and mul with relu or relu6; mean; max_pool2d "
-                "after a relu. Choose another search space or target."
+                "without padding, or after relu or relu6. Choose another search space or target."
             )
 
 

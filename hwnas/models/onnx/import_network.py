@@ -234,7 +234,7 @@ class ImportedNetwork:
         return value.read_from(name)
 
     def in_order(self, *read: ImportedTensor) -> tuple[str, ...]:
-        """Return the names of the operators that compute values, in order of execution."""
+        """Return the name of the operator that computes each tensor, in order of execution."""
         return tuple(sorted((v.source for v in read), key=lambda name: self._steps[name]))
 
     def map(

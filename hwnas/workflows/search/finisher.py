@@ -332,15 +332,16 @@ def choose_teacher(
     finisher: Finetuner,
     left_s: Callable[[], float],
 ) -> Genotype:
-    """Return the most accurate network that can be trained as teacher in time.
+    """Return the network to train as teacher; all others wait for its training and predictions.
 
-    All others wait for its training and its predictions. With a time limit, these must fit into a
-    quarter of the remaining time; if none fits, the smallest network is returned. A resumed run
-    keeps its teacher, unless another one with time is significantly more accurate.
+    Without a time limit, it is the most accurate one in ``wanted``. With one, both must fit into a
+    quarter of the remaining time; if none fits, it is the smallest network. A resumed run with a
+    limit keeps the most accurate network with stored steps, unless one that fits is significantly
+    more accurate.
 
     Args:
         wanted: Candidates to fine-tune.
-        scored: All candidates of a resumed run: its teacher may no longer be in ``wanted``.
+        scored: All candidates of a resumed run with a limit: its teacher may not be in ``wanted``.
         finisher: Fine-tunes them.
         left_s: Returns the remaining seconds; infinite without a time limit.
     """

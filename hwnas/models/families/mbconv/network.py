@@ -57,7 +57,7 @@ class FusedResidual(nn.Module):
 
 @final
 class Plain(nn.Module):
-    """A dense convolution."""
+    """A dense convolution with batch norm and activation, without a residual connection."""
 
     def __init__(self, block: MBConvBlock):
         super().__init__()
