@@ -302,9 +302,9 @@ def _share(values: Array, frame: ReferenceFrame) -> float:
 def predictions(runs: Sequence[ComparedRun]) -> list[Row]:
     """Return the rows of ``predictions.csv``: errors of predicted against measured latencies.
 
-    One per run, over its verified members: mean absolute error as a fraction of the measured
-    latency (``mape``), and Kendall's tau. Runs with fewer than two members with both latencies are
-    left out.
+    One per run, over verified members whose latency was predicted in the search and then measured:
+    the results of ``agreement``, such as ``mape`` (a fraction) and ``kendall``. Runs with fewer
+    than two such members are left out.
     """
     rows = []
     for run in runs:

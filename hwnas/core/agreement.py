@@ -27,7 +27,7 @@ def agreement(
     values, truth = np.asarray(predicted, float), np.asarray(measured, float)
     if values.shape != truth.shape or values.ndim != 1 or len(values) < 2:
         raise ValueError(
-            "agreement() needs two or more pairs, got predictions and measurements of the shapes "
+            "agreement() needs predictions and measurements of one shape (n,), n at least 2; got "
             f"{values.shape} and {truth.shape}."
         )
     if not (np.isfinite(values).all() and np.isfinite(truth).all() and truth.min() > 0):

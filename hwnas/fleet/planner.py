@@ -250,14 +250,15 @@ def correct(
 ) -> PlanningOutcome:
     """Return the plan of a solution, solved again with lower goodputs until no class is late.
 
-    ``is_late`` of the result is True if 12 corrections did not suffice.
+    Lateness is simulated, also with the failures that the plan must survive. ``is_late`` of the
+    result is True if 12 corrections did not suffice.
 
     Args:
         solution: Solution.
         resolve: Solves hours of a solution again for a task with lower goodputs.
         seeds: Seeds of the simulations.
         progress: Receives phases.
-        only: Indices of the hours to simulate; default: all.
+        only: Indices of the hours to simulate without failures; default: all.
 
     Raises:
         BudgetError: a limit leaves demand unserved; the message names it.

@@ -352,14 +352,14 @@ def _to_array(where: str, raw: Sequence[Any]) -> NDArray[np.float64]:
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int | float):
                 raise DataError(
-                    f"{where}, row {row} has the value {number!r}: regression needs numbers. For "
-                    "classes set task=classification."
+                    f"{where}, row {row} (from 0) has the value {number!r}: regression needs "
+                    "numbers. For classes set task=classification."
                 )
             if not abs(number) <= _MAX_VALUE:  # also true for NaN
                 raise DataError(
-                    f"{where}, row {row} has the value {number}: must be finite and at most "
-                    f"{_MAX_VALUE:g} in size, as networks compute in float32. Correct it, or use "
-                    "another unit."
+                    f"{where}, row {row} (from 0) has the value {number}: must be finite and at "
+                    f"most {_MAX_VALUE:g} in size, as networks compute in float32. Correct it, or "
+                    "use another unit."
                 )
         if len(numbers) != len(rows[0]) or not numbers:
             raise DataError(

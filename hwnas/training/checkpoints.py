@@ -252,7 +252,9 @@ class Checkpoint:
         return n_steps
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the final weights as a state dict, with averages if weights are averaged.
+        """Return the weights of the last save as a state dict; averages if weights are averaged.
+
+        The training may be incomplete, see ``n_steps``.
 
         Raises:
             RunError: the file is missing, damaged or of another training.

@@ -124,11 +124,11 @@ def test_candidates_are_stopped_in_any_unit() -> None:
     ("targets", "reason"),
     [
         (["cat", "dog"], "needs numbers"),
-        ([1.0, None], "row 1 has the value None"),
+        ([1.0, None], "row 1 .from 0. has the value None"),
         ([1.0, float("nan")], "must be finite"),
         ([[1.0, 2.0], [1.0]], "need the same number"),
         ([2.0, 2.0], "nothing to learn"),
-        ([1e39, 1.0], r"row 0 has the value 1e\+39: .* at most 1e\+36 in size"),
+        ([1e39, 1.0], r"row 0 .from 0. has the value 1e\+39: .* at most 1e\+36 in size"),
         ([10**400, 1], "at most 1e"),
         ([1.7e9, 1.7e9 + 60], "deviation of 30 around 1700000030, .*by up to .*subtract its mean"),
         ([1.7e9 + i for i in range(3600)], "subtract its mean first"),

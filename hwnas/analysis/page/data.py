@@ -70,7 +70,7 @@ class PageTable:
     columns: Sequence[str]  #: headers
     rows: Sequence[Sequence[str]]
     note: str = ""  #: paragraph above it
-    is_folded: bool = False  #: whether it is shown after a click only
+    is_folded: bool = False  #: shown after a click only, as every table of more than 12 rows
     group: str = ""  #: title of a folded section that successive tables share
 
 
@@ -81,7 +81,7 @@ class SvgFigure:
     title: str
     svg: str  #: text of the SVG file
     note: str = ""  #: paragraph above it
-    is_folded: bool = False  #: whether it is shown after a click only
+    is_folded: bool = False  #: shown after a click only, as every table of more than 12 rows
 
 
 @dataclass(frozen=True)

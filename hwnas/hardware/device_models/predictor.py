@@ -271,7 +271,10 @@ class DevicePredictor:
     posterior: LatencyPosterior  #: Gaussian process relative to the fitted roofline
 
     def predict(self, features: NetworkFeatures) -> tuple[Floats, Floats]:
-        """Return the latencies of m networks and their standard deviations in ms, each ``(m,)``."""
+        """Return the latencies of m networks and their standard deviations in ms, each ``(m,)``.
+
+        The deviations are those of new measurements: they include noise.
+        """
         blocks = KernelBlocks.of(features, self.parameters, self.prior.roofline.std)
         return self.posterior.predict(blocks)
 

@@ -49,7 +49,7 @@ def check_opset(model: bytes) -> int:
     if not 0 < opset <= onnx.defs.onnx_opset_version():  # the checker accepts any
         raise CompileError(
             f"This is not valid ONNX: its opset is {opset}; allowed: 1 to "
-            f"{onnx.defs.onnx_opset_version()}, the newest of the installed package onnx. Install "
-            "a newer one, or export the model again."
+            f"{onnx.defs.onnx_opset_version()}, the newest of the installed package onnx. Update "
+            "it: pip install --upgrade onnx; or export the model with such an opset."
         )
     return opset

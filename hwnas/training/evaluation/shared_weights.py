@@ -171,7 +171,10 @@ class TrainedOnDemand:
         return self.evaluator(genotype).score(genotype, incumbent)
 
     def network(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network of a genotype, recalibrated and with batch norm folded."""
+        """Return the plain network of a genotype, recalibrated and with batch norm folded.
+
+        The supernet is trained first if necessary; see ``evaluator`` for errors.
+        """
         return self.evaluator(genotype).network(genotype)
 
     @property

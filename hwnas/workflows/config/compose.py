@@ -370,7 +370,8 @@ def with_networks(folder: str) -> list[Any]:
     """Return the configurations of a search that trained networks; see ``searches``.
 
     Raises:
-        ConfigError: the folder is not that of a search, or the search trained no networks.
+        RunError: the folder is not a run.
+        ConfigError: the run is not a search, or the search trained no networks.
     """
     manifest = read_manifest(Path(folder), "run")
     weights = accuracy_source(manifest)

@@ -114,7 +114,8 @@ EXITS_FILE = "exits.csv"
 class ExitReport:
     """Early exits of the members of a target's front; may be empty."""
 
-    networks: Sequence[ExitNetworkResults] = ()  #: members with exits, within the budget
+    #: members with exits and their stored predictions, see ``Member.is_deliverable``
+    networks: Sequence[ExitNetworkResults] = ()
     found: Sequence[EarlyExits] = ()  #: their thresholds that are non-dominated on validation
 
     @cached_property

@@ -46,7 +46,7 @@ def buffer(shape: Shape, batch: int, lanes: int, dot: Dot) -> Buffer:
 
 
 def inputs(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
-    """Return the buffers of an operator's one or two input activations, without constants."""
+    """Return shape and dtype of an operator's one or two input activations, without constants."""
     op = flat(op)
     found = [buffer(op.in_shape, op.batch, lanes, dot)]
     if op.base == "mul":
