@@ -105,7 +105,7 @@ def _check_unused(config: DatasetConfig, kind: str, unused: Sequence[str]) -> No
         if getattr(config, name) != getattr(defaults, name):
             raise ConfigError(
                 f"{kind}: dataset.{name}={getattr(config, name)} has no effect. Omit the option, "
-                "or choose other data with dataset=images dataset.path=DIR."
+                f"or read own images with dataset=images dataset.path={config.path or 'DIR'}."
             )
 
 
