@@ -31,8 +31,8 @@ def speedup_verdict(speedup: Speedup, labels: FrontLabels, *, briefly: bool = Fa
     ranges = [] if briefly else [_ranges(speedup, labels)]
     if speedup.range is None:
         return [
-            f"{labels.lead}: {labels.front} reaches no {speedup.quality.title} of "
-            f"{labels.baseline}.",
+            f"{labels.lead}: no network of {labels.front} reaches the worst "
+            f"{speedup.quality.title} of {labels.baseline}.",
             *ranges,
         ]
     return [_ratio_verdict(speedup, speedup.range, labels), *ranges]

@@ -180,8 +180,8 @@ class StudySource:
             trials = [t for t in study.get_trials(deepcopy=False) if is_finished(t, objectives)]
             if not trials:
                 raise RunError(
-                    f"{self.where} holds no finished trial yet. Wait for the first trial of the "
-                    "search."
+                    f"{self.where} holds no finished trial yet. Wait for the first one, or "
+                    "continue a stopped search: hwnas resume RUN."
                 )
             space = self._space(study)
             candidates = [candidate(trial, space) for trial in trials]

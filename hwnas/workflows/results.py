@@ -141,7 +141,7 @@ class FrontTable:
     def _more(self) -> list[str]:
         """A sentence on the networks that only ``all`` has, if there are any."""
         n = len(self.all) - len(self)
-        return [f"{n} more verified networks are not on the front: front.all."] * bool(n)
+        return [f"Verified networks off the front: {n}, in front.all."] * bool(n)
 
     def __repr__(self) -> str:
         columns = ", ".join(self._columns)

@@ -178,8 +178,8 @@ def test_front_counts_networks_off_the_front(
     members = [{"id": name, "verified_on_front": name == "b"} for name in "abc"]
     monkeypatch.setattr(results, "read_front", lambda path: {"members": members})
     assert result.front["id"].to_pylist() == ["b"]
-    assert "2 more verified networks are not on the front: front.all." in repr(result.front)
-    assert "2 more verified networks" in result.front._repr_html_()
+    assert "Verified networks off the front: 2, in front.all." in repr(result.front)
+    assert "Verified networks off the front: 2" in result.front._repr_html_()
     monkeypatch.setattr(results, "read_front", lambda path: {"members": members[::2]})
     assert len(result.front) == 0
 

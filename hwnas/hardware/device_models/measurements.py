@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from hwnas.core import safe_read
-from hwnas.core.errors import SpaceError, TableError, unknown_name
+from hwnas.core.errors import SpaceError, TableError
 from hwnas.core.schema import MAX_CSV_BYTES
 from hwnas.core.typed_files import read_json
 from hwnas.hardware.device_models.predictor import MIN_NETWORKS
@@ -99,10 +99,7 @@ def read_measurements(
         prefix = f"{path} " * (len(paths) > 1)
         readings = list(_readings(path, prefix, space, facts, notes))
         if not readings:
-            raise TableError(
-                f"measured={path} has no row that can be used. The reason for the last one: "
-                f"{notes[-1]}."
-            )
+            raise TableError(f"measured={path}: no row can be used. The last one: {notes[-1]}.")
         _check_timer(path, readings, allowed)
         _check_speed(readings, allowed)
         all_readings += readings
@@ -297,7 +294,10 @@ def _genotype(row: Row, space: Space) -> Genotype:
     name = row.get("search_space") or space.members[0].name
     members = {member.name: member for member in space.members}
     if name not in members:
-        raise ValueError(unknown_name("search_space", name, members))
+        raise ValueError(
+            f"the network is of search_space={name}: set it, or, if the target refuses it, measure "
+            "networks of another one, such as dense_small"
+        )
     genotype = members[name].genotype(options)
     if extra := options.keys() - genotype.to_dict().keys() - members[name].choices.keys():
         raise ValueError(
@@ -357,7 +357,7 @@ def _step(values: Sequence[Decimal]) -> Decimal:
 def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
     for name in _FACTS:
         if row.get(name) and row[name] != str(facts[name]):
-            raise ValueError(f"measured with {name}={row[name]}, but target.{name}={facts[name]}")
+            raise ValueError(f"measured with {name}={row[name]}: set target.{name}={row[name]}")
 
 
 def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:

@@ -299,7 +299,7 @@ def test_files_of_exports_and_runs_identify_networks(
     measured = read(tmp_path, tiny, f"{column},latency_ms", *rows)
     assert measured.ms == dict(zip((a, b, c), (1.25, 2.5, 3.5), strict=True))
     wrong_dtype, missing = measured.left_out
-    assert wrong_dtype == "line 5: measured with dtype=int8, but target.dtype=float32"
+    assert wrong_dtype == "line 5: measured with dtype=int8: set target.dtype=int8"
     assert "line 6: model '' is no file of a kit" in missing
     advised = read(tmp_path, tiny, f"{column},latency_ms", f"run/models/{c.id},3.5")
     assert advised.ms == {c: 3.5}
@@ -312,7 +312,7 @@ def test_file_names_require_matching_kit(
     with pytest.raises(TableError, match=r"is no file of a kit \(kit\.json beside"):
         read(tmp_path, tiny, "model,latency_ms", row)
     _kit_json(tmp_path, genotypes, batch=8)
-    with pytest.raises(TableError, match=r"measured with batch=8, but target\.batch=1"):
+    with pytest.raises(TableError, match=r"measured with batch=8: set target\.batch=8"):
         read(tmp_path, tiny, "model,latency_ms", row)
     (tmp_path / "kit.json").write_text("{")
     with pytest.raises(TableError, match=r"kit\.json"):
