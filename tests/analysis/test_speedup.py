@@ -111,9 +111,9 @@ def test_verdict_of_fronts_above_and_below_baseline() -> None:
     below = _speedup([(0.8, 0.01), (0.9, 0.05)], BASELINE, half=(0.001, 0.0))
     assert below.range is None
     assert _text(below) == (
-        "Against b (3 networks): no network of the front reaches the worst accuracy of the baseline. "
-        "Range of accuracy: the front 0.8000 at 0.01 ms to 0.9000 at 0.05 ms; the baseline 0.9200 at 0.1 ms to 0.9400 "
-        "at 0.6 ms."
+        "Against b (3 networks): no network of the front reaches the worst accuracy of the "
+        "baseline. Range of accuracy: the front 0.8000 at 0.01 ms to 0.9000 at 0.05 ms; the "
+        "baseline 0.9200 at 0.1 ms to 0.9400 at 0.6 ms."
     )
     assert below.to_json()["range"] is None
 

@@ -516,8 +516,8 @@ def test_max_candidates_limits_finetuning(
     assert f"{len(unfinished)} more may be on the front (finish.probability=1e-09), but" in output
     command = output.partition("To continue: hwnas ")[2].split()[:3]
     assert command == [
-        "search",
-        f"run.resume={tmp_path / 'run'}",
+        "resume",
+        str(tmp_path / "run"),
         f"finish.max_candidates={max_candidates + len(unfinished)}",
     ]
     assert run(command) == 0
