@@ -208,8 +208,8 @@ class Phases:
             left_s=left_s, step_s=math.inf, expected_s=left_s, n_updates=0, stage=self._stage(name),
         )  # fmt: skip
         task = next(task for task in self._bars.tasks if task.id == bar)
-        tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)
         self._active.append(task)
+        tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)
         self._show_one()
 
         def advance(n: int) -> None:

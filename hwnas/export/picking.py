@@ -96,6 +96,10 @@ def pick(front: Front, wanted: str, *, force: bool = False) -> list[str]:
             + "select a network by its id."
         )
     offers = offered(front, force=force)
+    if front.is_at_chance_level and not force:
+        raise RunError(
+            "No network is significantly better than a constant answer; select one by its id."
+        )
     if not offers:
         raise RunError(
             "No member of the front is left after verification (over the budget, or no faster in "

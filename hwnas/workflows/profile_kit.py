@@ -155,10 +155,13 @@ def next_to_measure(
             "with latency_ms among the objectives first."
         )
     graphs = [lower(candidate.genotype) for candidate in pool]
-    features, measured = device.encoded(graphs), device.measured.rows()
+    features = device.encoded(graphs)
+    # First and last operators depend on the channels and classes of the data.
+    measured = [rows[1:-1] for rows in device.measured.rows()]
     ms, std = device.predictor.predict(features)
     weights = _front_probabilities(pool, ms, std)
-    new = [i for i, rows in enumerate(operator_work(graphs).rows()) if rows not in measured]
+    rows = operator_work(graphs).rows()
+    new = [i for i, work in enumerate(rows) if work[1:-1] not in measured]
     offered = np.array(new or range(len(pool)))
     order = device_file.select_next_networks(
         features[offered], n, device.predictor, weights[offered]

@@ -73,8 +73,10 @@ def _front(run: Run) -> Iterator[Section]:
         title = f"Front of {len(verified)} verified as compiled for the device"
         yield Section(title, [*_chance_level(run), _table(verified, objectives)])
     title = f"Front of {len(members)} as searched ({progress(run)})"
-    history = "The history of a network: hwnas why RUN ID, or knee, fastest, most_accurate."
-    yield Section(title, [_table(members, objectives), history])
+    lines = ["The history of a network: hwnas why RUN ID, or knee, fastest, most_accurate."]
+    if run.is_running:
+        lines.append("If the search was stopped, continue it: hwnas resume RUN.")
+    yield Section(title, [_table(members, objectives), *lines])
 
 
 def _chance_level(run: Run) -> list[str]:

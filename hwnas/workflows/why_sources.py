@@ -192,7 +192,8 @@ def progress(run: Run) -> str:
     if not run.is_running:
         return f"{n} trials, {run.manifest['status']}"
     if of == MAX_TRIALS:
-        return f"{n} trials so far, within {run.config['minutes']:g} min"
+        spent_s = max(run.record.seconds.values(), default=0.0)
+        return f"{n} trials in {spent_s / 60:.0f} of {run.config['minutes']:g} min"
     if n >= of or not run.record.seconds:
         return f"{n} of {of} trials so far"
     each_s = max(run.record.seconds.values()) / n

@@ -154,6 +154,17 @@ def test_line_shows_outermost_phase_and_total_remaining_time() -> None:
     assert phases.seconds["Search"] == 6.0
 
 
+def test_first_line_of_resumed_phase_shows_total_remaining_time() -> None:
+    clock, console = Clock(), Console(file=io.StringIO(), width=200)
+    with Phases(console, clock, stages=[("Search",), ("Fine-tune",)]) as phases:
+        phases.expect(FakeEstimate())
+        phases.note("Search", CountingNote(clock))
+        with phases.phase("Search", 40, 25, remaining_s=60.0):
+            pass
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().startswith("[1/2] Search 25/40, 0:01:30 left, update 1")
+
+
 def test_interrupted_phase_is_closed() -> None:
     phases = Phases(Console(file=io.StringIO()))
     with contextlib.suppress(ValueError), phases.phase("Export", 3) as advance:

@@ -64,7 +64,7 @@ def test_networks_at_chance_level_are_named(
     assert at_chance_level(data.task.metric, figures, data.constant("test")) == {"a": constant}
     (line,) = chance_level_messages(data, "test", figures, "train.epochs")
     assert line.startswith(f"Not significantly better than {data.task.description.constant} (")
-    assert "test images): a (" in line
+    assert "test images), at 95 % corrected for 2 networks: a (" in line
     assert line.endswith("Train longer: train.epochs.")
     assert chance_level_messages(data, "test", {"b": better}, "train.epochs") == []
 

@@ -109,7 +109,8 @@ def test_members_at_chance_level_are_named(folder: RunFolder, n_better: int) -> 
     if n_better:
         (note,) = target_front.notes
         assert note.startswith(
-            f"Not significantly better than {majority}: f00 (0.1083). Train longer: "
+            f"Not significantly better than {majority}, at 95 % corrected for 2 networks: "
+            "f00 (0.1083). Train longer: "
         )
         assert target_front.headline == []
         assert [m.candidate.id for m in front.recommendable] == ["f01"]

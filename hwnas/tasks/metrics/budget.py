@@ -146,7 +146,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "millions": {"M": 1.0, "K": 1e-3, "k": 1e-3, "G": 1e3},
     "images/s": {"/s": 1.0, "fps": 1.0},
 }
-_ALIASES = {"ram": "sram"}  # words of data sheets
+_ALIASES = {"ram": "sram", "memory": "sram", "rom": "flash"}  # words of data sheets
 _QUANTITY = re.compile(r"([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([^\d\s,]*)")
 
 
