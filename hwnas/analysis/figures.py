@@ -91,8 +91,9 @@ def front_figure(*fronts: FrontData) -> NotebookFigure:
 def draw_front(axes: Axes, front: FrontData) -> None:
     """Draw a front into axes of matplotlib: the metric of the task over the first cost.
 
-    It has searched and verified points, and the limit of that cost. Without verified members it has
-    the searched front. Limits, scale, labels and legend of ``axes`` are set.
+    It has the verified points, the same networks as estimated in the search, and the limit of that
+    cost. Without verified members it has the searched front. Limits, scale, labels and legend of
+    ``axes`` are set.
     """
     candidates, members, beside = front.candidates, front.members, front.beside
     metric, cost = quality_in(front.objectives), costs_in(front.objectives)[0]
@@ -102,14 +103,14 @@ def draw_front(axes: Axes, front: FrontData) -> None:
     axes.scatter(
         [c.figures[cost].value for c in rest],
         [c.figures[metric].value for c in rest],
-        s=10, color=DOMINATED, label="dominated (searched)", zorder=1,
+        s=10, color=DOMINATED, label="other candidates (validation)", zorder=1,
     )  # fmt: skip
     searched = [candidate.figures for candidate in drawn]
     axes.scatter(
         [f[cost].value for f in searched],
         [f[metric].value for f in searched],
         s=26, facecolors="none", edgecolors=SEARCHED, zorder=3,
-        label="front as searched (validation)",
+        label=f"{'verified networks' if members else 'front'} in the search (validation)",
     )  # fmt: skip
     stayed = [m for m in members if not m.label]
     near = [m for m in members if m.label == NEAR]
