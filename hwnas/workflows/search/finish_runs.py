@@ -331,8 +331,9 @@ class _Queue:
         self.results[result[0]] = result[1]
 
     def n_done(self) -> int:
-        """Return the number of steps of all networks so far."""
-        return sum(path.n_steps() for path in self._paths)
+        """Return the number of steps so far; without fine-tuning, the number of networks."""
+        is_trained = self._finisher.n_steps > 0
+        return sum(path.n_steps() for path in self._paths) if is_trained else len(self.results)
 
 
 def crew_of(
