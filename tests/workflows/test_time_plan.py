@@ -347,6 +347,10 @@ def test_remaining_time_follows_time_limit(digits: SearchComponents) -> None:
     remaining = _remaining(digits, "accuracy=trained", "minutes=5", limit=TimeLimit(plan, 10.0))
     remaining.begin("Search", 1_000_000)
     assert remaining.left_s(50.0) == pytest.approx(300 - 10 - 6)
+    remaining.begin("Train the teacher", 20)
+    assert remaining.left_s(50.0) == pytest.approx(300 - 10 - 6)
+    remaining.begin("Finish members", 100)
+    assert remaining.left_s(50.0) == pytest.approx(50 + 24)
 
 
 def test_lost_pixels_are_reported(digits: SearchComponents) -> None:

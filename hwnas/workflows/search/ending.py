@@ -270,6 +270,7 @@ class RemainingTime:
         self._study, self._limit = study, limit
         self._n_targets, self._n_verified = len(contexts), 0
         self._n_begun = 0.0
+        self._is_teaching = False  #: members follow, for which the limit leaves all other time
         self._fitted: tuple[int, float | None] = (0, None)  #: number of trials, and their epoch
         finish, is_trained = self._config.finish, self._config.accuracy == "trained"
         self._epochs = finish.epochs
@@ -282,6 +283,7 @@ class RemainingTime:
     def begin(self, name: str, n_steps: int) -> float:
         """Return the expected seconds of a phase that begins; infinite if they are unknown."""
         if name in FINETUNING:
+            self._is_teaching = name == FINETUNING[0]
             self._n_begun += n_steps / self._n_steps
             seconds, epoch_s = self._finetuning_s(n_steps / self._n_steps), self._epoch_s()
             if name == FINETUNING[0] and epoch_s is not None:  # one process trains the teacher
@@ -304,7 +306,9 @@ class RemainingTime:
             return phase_s + later_s
         if (limit := self._limit) is not None:
             ends_s = limit.plan.limit_s - limit.elapsed_s
-            return min(phase_s + limit.plan.verification_s, ends_s) if self._n_begun else ends_s
+            if not self._n_begun or self._is_teaching:
+                return ends_s
+            return min(phase_s + limit.plan.verification_s, ends_s)
         finetuning_s = self._finetuning_s(max(0.0, self._n_targets * n_networks - self._n_begun))
         if self._config.finish.minutes is not None:
             most_s = 60 * self._config.finish.minutes
