@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.core import machine
-from hwnas.core.errors import counted
 from hwnas.core.quantity import NORMAL_95, Quantity
 from hwnas.models.graph import Graph
 from hwnas.tasks.base import PerImageResults, Task
@@ -109,9 +108,11 @@ def chance_level_messages(
         return []
     values = {name: format_value(metric, figure.value) for name, figure in weak.items()}
     named = ", ".join(f"{name} ({value})" for name, value in values.items())
+    n = len(figures)
+    test = f", at 95 % corrected for {n} networks" if n > 1 else ""
     return [
-        f"Not significantly better than {constant_answer(data, split)}, at 95 % corrected for "
-        f"{counted(len(figures), 'network')}: {named}. Train longer: {longer_options}."
+        f"Not significantly better than {constant_answer(data, split)}{test}: {named}. Train "
+        f"longer: {longer_options}."
     ]
 
 
