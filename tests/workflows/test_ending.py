@@ -78,9 +78,9 @@ def test_notes_name_members_without_int8_training(
     folder: RunFolder,
 ) -> None:
     front = replace(_front(folder, {"abc": "no."}), without_int8_training={"f00"})
-    left_out, hurried = front.notes
+    left_out, without_training = front.notes
     assert left_out.startswith("abc is left out")
-    assert "training: f00. An export" in hurried
+    assert "training: f00. An export" in without_training
     assert _front(folder, {}).notes == []
 
 
