@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
@@ -63,47 +63,80 @@ def search_in_processes(job: WorkerJob, study: "SharedStudy", progress: Progress
     """
     if time.monotonic() >= job.end_by:
         return []
-    context = WorkerContext()
-    messages: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
     n = job.config.study.workers or 1
-    processes: list[BaseProcess] = [
-        context.Process(target=_work, args=(job, messages), name=f"worker {i}") for i in range(n)
-    ]
-    shown = len(study.candidates)
-    try:
-        left_s = job.end_by - time.monotonic()
-        with progress.phase("Search", job.config.n_trials, shown, left_s) as advance:
-            for process in processes:
-                process.start()
-            while any(process.is_alive() for process in processes):
-                time.sleep(_POLL_S)
-                study.refresh()
-                advance(len(study.candidates) - shown)
-                shown = len(study.candidates)
-    except BaseException:
-        for process in filter(_is_started, processes):
+    shown, left_s = len(study.candidates), job.end_by - time.monotonic()
+    phase = progress.phase("Search", job.config.n_trials, shown, left_s)
+    with phase as advance, _workers(job, n) as workers:
+        while workers.are_alive():
+            time.sleep(_POLL_S)
+            study.refresh()
+            advance(len(study.candidates) - shown)
+            shown = len(study.candidates)
+    study.refresh()
+    is_lost = len(workers.errors) >= n  # others end on their own, also shortly before the limit
+    if is_lost and not is_searched(study, job.config, job.end_by):
+        raise RunError(
+            f"All worker processes of the search ended early: {'; '.join(workers.errors)}. Resume "
+            "it with: hwnas resume FOLDER"
+        )
+    return workers.errors
+
+
+@final
+class _Workers:
+    """Worker processes that evaluate candidates.
+
+    Args:
+        job: The task of each process.
+        n: Number of processes.
+    """
+
+    def __init__(self, job: WorkerJob, n: int):
+        context = WorkerContext()
+        self._messages: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
+        self._processes: list[BaseProcess] = [
+            context.Process(target=_work, args=(job, self._messages), name=f"worker {i}")
+            for i in range(n)
+        ]
+        self.errors: list[str] = []  #: a message for each process that failed, once all have ended
+
+    def start(self) -> None:
+        """Start all processes."""
+        for process in self._processes:
+            process.start()
+
+    def are_alive(self) -> bool:
+        """Return whether any process has not ended."""
+        return any(process.is_alive() for process in self._processes)
+
+    def stop(self) -> None:
+        """Interrupt the processes that have not ended; their trials are queued again."""
+        started = [process for process in self._processes if process.pid is not None]
+        interrupted = [process for process in started if process.is_alive()]
+        for process in interrupted:
             process.terminate()
-        raise
-    finally:
-        for process in filter(_is_started, processes):
+        for process in started:
             process.join(_SHUTDOWN_S)
             process.kill()
             process.join()
-    ended = [f"{p.name} ended with exit code {p.exitcode}" for p in processes if p.exitcode]
-    while not messages.empty():
-        ended.append(messages.get())
-    study.refresh()
-    is_lost = len(ended) >= n  # others end on their own, also shortly before the time limit
-    if is_lost and not is_searched(study, job.config, job.end_by):
-        raise RunError(
-            f"All worker processes of the search ended early: {'; '.join(ended)}. Resume it with: "
-            "hwnas resume FOLDER"
-        )
-    return ended
+        self.errors += [
+            f"{p.name} ended with exit code {p.exitcode}"
+            for p in started
+            if p.exitcode and p not in interrupted
+        ]
+        while not self._messages.empty():
+            self.errors.append(self._messages.get())
 
 
-def _is_started(process: BaseProcess) -> bool:
-    return process.pid is not None
+@contextmanager
+def _workers(job: WorkerJob, n: int) -> Iterator[_Workers]:
+    """Yield ``n`` worker processes; they are interrupted at the end of the context."""
+    workers = _Workers(job, n)
+    try:
+        workers.start()
+        yield workers
+    finally:
+        workers.stop()
 
 
 def _work(job: WorkerJob, messages: "multiprocessing.SimpleQueue[str]") -> None:
@@ -150,7 +183,7 @@ class EngineOutcome:
     #: name of another command that finished the last trial in a shared database and verifies the
     #: front; empty: this command verifies it
     leader: str = ""
-    ended: tuple[str, ...] = ()  #: a message for each worker process that failed
+    ended: list[str] = field(default_factory=list)  #: a message for each process that failed
 
 
 @contextmanager
@@ -261,4 +294,31 @@ def run_engine(
         commands = opened.workers()
         if opened.worker in commands[:-1]:
             leader = commands[-1]
-    return EngineOutcome(list(opened.candidates), leader, tuple(ended))
+    return EngineOutcome(list(opened.candidates), leader, ended)
+
+
+#: Opens trials that run during the context; their outcome is complete at its end
+MoreTrials: TypeAlias = Callable[[], AbstractContextManager[EngineOutcome]]
+
+
+@contextmanager
+def more_trials(
+    search: SearchTask, config: EngineConfig, folder: RunFolder
+) -> Iterator[EngineOutcome]:
+    """Evaluate candidates in all worker processes but one while the caller does other work.
+
+    Trials that are running at the end of the context are interrupted and queued again. The study
+    must be private, and ``config.study.workers`` at least 2.
+
+    Yields:
+        The outcome; it is updated at the end of the context.
+    """
+    with study(search, config, folder) as opened:
+        assert not isinstance(opened, LocalStudy)
+        outcome = EngineOutcome([*opened.candidates])
+        job = WorkerJob(search.again, config, opened.membership, math.inf)
+        with _workers(job, (config.study.workers or 1) - 1) as workers:
+            yield outcome
+        opened.refresh()
+        outcome.candidates[:] = opened.candidates
+        outcome.ended[:] = workers.errors

@@ -5,6 +5,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -255,6 +256,32 @@ def test_restarted_container_is_another_command(
         study.close()
 
 
+def _opened(problem: loop.SearchProblem) -> AbstractContextManager[loop.SearchProblem]:
+    return contextlib.nullcontext(problem)
+
+
+def test_trials_run_beside_other_work_until_it_ends(tmp_path: Path, tiny: SearchSpace) -> None:
+    problem = loop.SearchProblem(tiny, Budget(), SizeCost(), SizeAccuracy())
+    search = engine.SearchTask(problem, partial(_opened, problem), OBJECTIVES, DIGESTS)
+    options: Any = SimpleNamespace(
+        study=replace(CONFIG, workers=2), n_trials=10**6, seed=0, sampler=SamplerConfig("random")
+    )
+    folder = RunFolder(tmp_path)
+    with engine.more_trials(search, options, folder) as more:
+        opened = engine._open_study(search, options, folder)
+        assert isinstance(opened, SharedStudy)
+        while len(opened.candidates) < 3:
+            time.sleep(0.1)
+            opened.refresh()
+    assert len(more.candidates) >= 3
+    assert more.ended == []
+    known = [trial.state for trial in opened._study.get_trials()]
+    assert TrialState.RUNNING not in known
+    assert known.count(TrialState.COMPLETE) == len(more.candidates)
+    assert known.count(TrialState.WAITING) <= 1, "the interrupted trial is evaluated later"
+    opened.close()
+
+
 def test_preparation_counts_once_candidate_is_scored(tmp_path: Path, tiny: SearchSpace) -> None:
     """For example, the training of the supernet."""
     url, config = f"sqlite:///{tmp_path / 'shared.db'}", replace(CONFIG, workers=3)
@@ -501,13 +528,12 @@ def test_workers_may_end_early_unless_all_failed(
     def process(**_: Any) -> Any:
         ignored = dict.fromkeys(("start", "join", "kill"), lambda *_: None)
         return SimpleNamespace(
-            is_alive=lambda: False, exitcode=exit_codes.pop(), name="w", **ignored
+            is_alive=lambda: False, exitcode=exit_codes.pop(), name="w", pid=1, **ignored
         )
 
     queue = SimpleNamespace(empty=lambda: True)
     context = SimpleNamespace(SimpleQueue=lambda: queue, Process=process)
     monkeypatch.setattr(engine, "WorkerContext", lambda: context)
-    monkeypatch.setattr(engine, "_is_started", lambda _: True)
     config: Any = SimpleNamespace(study=SimpleNamespace(workers=2), n_trials=100)
     study: Any = SimpleNamespace(candidates=[], refresh=lambda: None)
     none: Any = None

@@ -65,12 +65,26 @@ class TimeBudget:
         self.epochs, self._save_epochs = epochs, save_epochs
         self.is_resumed = spent_s > 0  #: True if fine-tuning started in an earlier process
         self._start = time.monotonic() - spent_s
-        self._saved_at = time.monotonic()
+        self._saved_at, self._paused_at = time.monotonic(), math.inf
 
     @property
     def spent_s(self) -> float:
         """Elapsed seconds, including earlier processes."""
-        return time.monotonic() - self._start
+        return min(time.monotonic(), self._paused_at) - self._start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count the time of the context as that of the search: trials run meanwhile.
+
+        It reduces the limit of fine-tuning, but ``left_s`` only at the end of the context.
+        """
+        self._paused_at = time.monotonic()
+        try:
+            yield
+        finally:
+            elapsed_s = time.monotonic() - self._paused_at
+            self._start, self.limit_s = self._start + elapsed_s, self.limit_s - elapsed_s
+            self._paused_at = math.inf
 
     def left_s(self, share: float = 1.0) -> float:
         """Return the seconds until ``share`` of the limit is spent; negative if it is exceeded.

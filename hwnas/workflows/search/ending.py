@@ -11,6 +11,7 @@ from hwnas.core.errors import BudgetError, RunError
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.hardware import backends
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.engine import MoreTrials
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.finetuning.time_budget import TimeBudget
 from hwnas.training.inference import at_chance_level
@@ -44,6 +45,7 @@ def end(  # noqa: PLR0913, PLR0917
     reporter: Reporter,
     baselines: Mapping[str, "Baseline"],
     limit: TimeLimit | None = None,
+    more_trials: MoreTrials | None = None,
 ) -> SearchOutcome:
     """Fine-tune, compile and evaluate the front of each target; write and return the results.
 
@@ -55,6 +57,7 @@ def end(  # noqa: PLR0913, PLR0917
         reporter: Is notified of progress.
         baselines: Baselines by name of the target.
         limit: Time limit of the command, if there is one.
+        more_trials: Opens the trials that run while the teacher is trained; ``None``: none.
 
     Raises:
         BudgetError: no candidate is feasible on any target.
@@ -67,7 +70,8 @@ def end(  # noqa: PLR0913, PLR0917
         raise BudgetError(" ".join(missed))
     budget = _time_budget(contexts[0].config.finish, folder, manifest, limit)
     views = context.views(contexts)
-    finetuned = finishing.finish(feasible, views, candidates, budget, reporter)
+    finetuned = finishing.finish(feasible, views, candidates, budget, reporter, more_trials)
+    candidates = finetuned.candidates
     reporter.say(finetuned.messages, alarming=True)
     manifest |= finetuned.facts()
     verified = [_front(s, folder, finetuned, reporter, baselines) for s in feasible]

@@ -1,13 +1,11 @@
 """Fine-tuning at the end of a search: likely front members get their final weights."""
 
 import math
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from pathlib import Path
 from typing import final
 
 from hwnas.core.quantity import Quantity
@@ -16,11 +14,12 @@ from hwnas.models.spaces import Genotype
 from hwnas.nas import candidates as columns
 from hwnas.nas import front_probability
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.engine import MoreTrials
 from hwnas.nas.front_probability import CandidatePosteriors
 from hwnas.nas.search_progress import SearchView
 from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow
 from hwnas.workflows import components
-from hwnas.workflows.components import at_recorded_fidelity, completed_trainings
+from hwnas.workflows.components import Accuracies, at_recorded_fidelity, completed_trainings
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finish_runs import (
@@ -36,37 +35,12 @@ from hwnas.workflows.search.finisher import (
     choose_teacher,
     least,
 )
+from hwnas.workflows.search.front import NotFinetuned
 
 _MAX_TEACHER_FRACTION = 0.5  # after which a teacher that is slower than estimated is replaced
 _MAX_TEACHERS = 3
 _LATER_ROUNDS = 5  # for candidates that earlier rounds made probable
 _LEAST_PROBABILITY = 0.02  # of candidates that are fine-tuned in time that is left
-
-
-@dataclass(frozen=True)
-class NotFinetuned:
-    """Likely front members of a target that are not fine-tuned."""
-
-    ids: list[str]  #: most probable first
-    option: str  #: option with which the resumed search fine-tunes them
-
-    def messages(self, probability: float, run: Path) -> list[str]:
-        """Return a message with their number and the command that fine-tunes them.
-
-        Empty without networks.
-
-        Args:
-            probability: The option ``finish.probability``.
-            run: The run folder.
-        """
-        if not self.ids:
-            return []
-        again = shlex.join(["hwnas", "resume", str(run), self.option])
-        name = self.option.partition("=")[0]
-        return [
-            f"{len(self.ids)} more may be on the front (finish.probability={probability:g}), but "
-            f"were not fine-tuned because of {name}. To continue: {again}"
-        ]
 
 
 @dataclass
@@ -82,6 +56,7 @@ class FinetuningOutcome:
     #: ids of networks without int8 training, because time ran out
     without_int8_training: set[str] = field(default_factory=set)
     slow_teachers: list[str] = field(default_factory=list)  #: ids of stopped teachers
+    candidates: list[Candidate] = field(default_factory=list)  #: of all trials
 
     @property
     def messages(self) -> list[str]:
@@ -170,6 +145,7 @@ def finish(
     candidates: Sequence[Candidate],
     allowance: TimeBudget,
     reporter: Reporter,
+    more_trials: MoreTrials | None = None,
 ) -> FinetuningOutcome:
     """Fine-tune the candidates that are likely on the front of a target; return the results.
 
@@ -186,8 +162,10 @@ def finish(
         candidates: All candidates of the search.
         allowance: The time budget.
         reporter: Is notified of progress.
+        more_trials: Opens the trials that run while the teacher is trained, which all other
+            networks wait for; ``None``: none.
     """
-    return _Finishing(contexts, views, candidates, allowance, reporter).outcome()
+    return _Finishing(contexts, views, candidates, allowance, reporter, more_trials).outcome()
 
 
 @final
@@ -201,27 +179,27 @@ class _Finishing:
         candidates: Sequence[Candidate],
         allowance: TimeBudget,
         reporter: Reporter,
+        more_trials: MoreTrials | None,
     ):
         self._contexts, self._views, self._candidates = contexts, views, candidates
-        self._reporter = reporter
+        self._reporter, self._more_trials = reporter, more_trials
         self._allowance, self._phases = allowance, allowance.tracked(reporter)
         parts = contexts[0].parts
         self._config = parts.config.finish
-        weights = at_recorded_fidelity(
-            contexts[0].evaluator, completed_trainings(parts.config, candidates)
-        )
-        finisher = Finetuner(parts, weights, progress=self._phases)
-        self._state = FinetuningOutcome({}, {}, finisher)
+        finisher = Finetuner(parts, self._weights(), progress=self._phases)
+        self._state = FinetuningOutcome({}, {}, finisher, candidates=[*candidates])
         self._trains = bool(finisher.config.epochs)
+
+    def _weights(self) -> Accuracies:
+        """Return the provider of the weights of all candidates."""
+        first = self._contexts[0]
+        done = completed_trainings(first.config, self._candidates)
+        return at_recorded_fidelity(first.evaluator, done)
 
     def outcome(self) -> FinetuningOutcome:
         """Fine-tune, and return the results."""
         state, allowance = self._state, self._allowance
-        wanted, schedule = self._update_candidates(), None
-        if allowance.is_limited and self._trains and wanted:
-            schedule = FinetuneSchedule.of(self._update_candidates(0.0), state.finisher, allowance)
-            state.finisher = replace(state.finisher, chosen_epochs=schedule.epochs)
-        self._train_all(wanted, schedule)
+        self._train_all()
         self._update_candidates()
         for needed in _needed_networks(state, is_limited=allowance.is_limited):
             self._train([needed], FinetuneBatch())
@@ -233,29 +211,58 @@ class _Finishing:
         allowance.end(was_short=bool(state.left_out or short_of_time))
         return state
 
-    def _train_all(self, wanted: Sequence[Candidate], schedule: FinetuneSchedule | None) -> None:
+    def _train_all(self) -> None:
         """Fine-tune the teacher and then the others; choose a smaller teacher if it is too slow."""
-        state = self._state
+        state, n_before = self._state, len(self._candidates)
+        wanted, schedule = self._update_candidates(), self._schedule()
         teacher = self._choose_teacher(wanted)
         targets = [FinetuneTarget(s.config, state.known[s.target].on_front) for s in self._contexts]
         configs = [s.config for s in self._contexts]
         with crew_of(state.finisher, configs) or nullcontext() as crew:
             how = FinetuneBatch(targets=targets, crew=crew)
-            if teacher:
-                left_s = _MAX_TEACHER_FRACTION * self._allowance.left_s()
-                slot = TimeWindow(end_by=time.monotonic() + max(0.0, left_s))
-                self._train(teacher, FinetuneBatch(slot, crew=crew), "Train the teacher")
+            if any(g.id not in state.finished for g in teacher):
+                self._train_teacher(teacher, wanted, replace(how, targets=()))
             is_slow = any(g.id not in state.finished for g in teacher)
             if is_slow:
                 state.slow_teachers += [g.id for g in teacher]
-            else:
+            elif len(self._candidates) == n_before:
                 self._say_stored(wanted)
                 if schedule is None:
                     self._train_in_rounds(how)
                 else:
                     self._train_in_time(schedule, teacher, how)
-        if is_slow:
-            self._train_all(self._update_candidates(), schedule)
+                return
+        self._train_all()
+
+    def _schedule(self) -> FinetuneSchedule | None:
+        """Return the schedule within the time limit; ``None`` without a limit or training."""
+        state = self._state
+        some = [c for c in self._candidates if c.id in state.finished]
+        some += self._update_candidates(0.0)
+        if not (self._allowance.is_limited and self._trains and some):
+            return None
+        schedule = FinetuneSchedule.of(some, state.finisher, self._allowance)
+        state.finisher = replace(state.finisher, chosen_epochs=schedule.epochs)
+        return schedule
+
+    def _train_teacher(
+        self, teacher: Sequence[Genotype], wanted: Sequence[Candidate], how: FinetuneBatch
+    ) -> None:
+        """Fine-tune the teacher and compute its predictions, while other processes run trials."""
+        state = self._state
+        left_s = _MAX_TEACHER_FRACTION * self._allowance.left_s()
+        how = replace(how, slot=TimeWindow(end_by=time.monotonic() + max(0.0, left_s)))
+        if self._more_trials is None or state.finisher.is_kept(teacher[0]):
+            self._train(teacher, how, "Train the teacher")
+            return
+        with self._allowance.paused(), self._more_trials() as more:
+            self._train(teacher, how, "Train the teacher")
+            taught = [c.genotype for c in wanted if not state.finisher.is_teacher(c.genotype)]
+            if taught and all(g.id in state.finished for g in teacher):
+                state.finisher.prepare(taught[0])
+        self._reporter.say([f"A process ended early: {why}" for why in more.ended], alarming=True)
+        self._candidates = state.candidates = more.candidates
+        state.finisher = replace(state.finisher, weights=self._weights())
 
     def _say_stored(self, wanted: Sequence[Candidate]) -> None:
         """Report how many networks an interrupted command has fine-tuned."""
@@ -270,6 +277,8 @@ class _Finishing:
         state, allowance = self._state, self._allowance
         if not (wanted and self._trains and self._config.alpha):
             return []
+        if (teacher := state.finisher.teacher) is not None and teacher.id in state.finished:
+            return [teacher]
         n_slow = len(state.slow_teachers)
         if n_slow >= _MAX_TEACHERS or (n_slow and allowance.left_s() <= 0):
             parts = state.finisher.parts

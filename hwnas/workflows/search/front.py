@@ -1,7 +1,9 @@
 """The results of a search: the verified front of each target, and its files."""
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwnas.analysis import search_page
@@ -38,6 +40,32 @@ FILES = (
 )  # fmt: skip
 LONGER = "trained.fidelities, train.epochs, finish.epochs"  #: options that extend training
 BASELINE = "baseline.csv"  #: file with the comparison with the baseline, if one was given
+
+
+@dataclass(frozen=True)
+class NotFinetuned:
+    """Likely front members of a target that are not fine-tuned."""
+
+    ids: list[str]  #: most probable first
+    option: str  #: option with which the resumed search fine-tunes them
+
+    def messages(self, probability: float, run: Path) -> list[str]:
+        """Return a message with their number and the command that fine-tunes them.
+
+        Empty without networks.
+
+        Args:
+            probability: The option ``finish.probability``.
+            run: The run folder.
+        """
+        if not self.ids:
+            return []
+        again = shlex.join(["hwnas", "resume", str(run), self.option])
+        name = self.option.partition("=")[0]
+        return [
+            f"{len(self.ids)} more may be on the front (finish.probability={probability:g}), but "
+            f"were not fine-tuned because of {name}. To continue: {again}"
+        ]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,7 +154,8 @@ def _search(
             reporter.say(planner.messages)
             reporter.follow(study, context.followed(contexts))
             reporter.expect(RemainingTime(contexts, study, limit))
-            trains_now = (config.study.workers or 1) > 1 or limit is not None
+            n_workers = config.study.workers or 1
+            trains_now = n_workers > 1 or limit is not None
             if trains_now and contexts[0].own.evaluator is None:  # else when a network is needed
                 with stop_trainings(math.inf if limit is None else limit.supernet_end()):
                     engine.prepare(study, contexts[0].evaluator.train)  # once, on all cores
@@ -169,7 +171,12 @@ def _search(
             )
             return SearchOutcome(folder, manifest, leader=leader)
         reporter.say(planner.outcome(outcome.candidates, config.n_trials), alarming=True)
-        ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines, limit)
+        more_trials = None
+        if limit is not None and contexts[0].own.evaluator is None and not shared and n_workers > 1:
+            more_trials = partial(engine.more_trials, search, config, folder)
+        ended = end(
+            contexts, folder, manifest, outcome.candidates, reporter, baselines, limit, more_trials
+        )
         return replace(ended, seconds=dict(reporter.seconds))
 
 

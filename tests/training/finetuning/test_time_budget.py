@@ -36,6 +36,22 @@ def test_elapsed_time_is_saved_during_phases(clock: SimpleNamespace) -> None:
     assert saved == [25.0, 40.0, 55.0, 70.0]
 
 
+def test_paused_time_belongs_to_search_and_shortens_finetuning(clock: SimpleNamespace) -> None:
+    saved = list[float]()
+    budget = TimeBudget(1800.0, 0.0, saved.append)
+    clock.now += 10.0
+    end_by = budget.slot(1.0).end_by
+    with budget.paused():
+        clock.now += 300.0
+        assert budget.spent_s == 10.0
+    clock.now += 5.0
+    assert budget.spent_s == 15.0
+    assert budget.left_s() == 1485.0
+    assert budget.slot(1.0).end_by == end_by, "the end of the command does not move"
+    budget.end(was_short=True)
+    assert saved == [1500.0]
+
+
 @pytest.mark.parametrize(("was_short", "used_s"), [(False, 60.0), (True, 1800.0)])
 def test_insufficient_remaining_time_counts_as_used(
     clock: SimpleNamespace, was_short: bool, used_s: float
