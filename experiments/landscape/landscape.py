@@ -61,18 +61,25 @@ class Landscape:
     depths, and types of blocks.
     """
 
-    def __init__(self, networks: Networks, space: SearchSpace, paths: Sequence[Path] = (READ,)):
-        self._networks, self._space = networks, space
+    def __init__(
+        self,
+        networks: Networks,
+        space: SearchSpace,
+        paths: Sequence[Path] = (READ,),
+        n_images: int = _N_IMAGES,
+    ):
+        self._networks, self._space, self.n_images = networks, space, n_images
         genotypes, columns = read(space, paths)
         x = np.array([self._features(genotype) for genotype in genotypes])
         self._mean, self._std = x.mean(axis=0), x.std(axis=0) + 1e-9
         x = (x - self._mean) / self._std
         last, gain = columns["after_3"], columns["after_1"] - columns["after_3"]
+        self.mean, self.std = float(last.mean()), float(last.std())  #: of log errors
         self.gain, self.gain_std = float(gain.mean()), float(gain.std())
         self._last, self._gain = _fitted(x, last), _fitted(x, gain)
         left = last - _foretold(self._last, x, last)
         error = np.exp(last)
-        reading = float(np.mean((1 - error) / error / _N_IMAGES))
+        reading = float(np.mean((1 - error) / error / n_images))
         self.residual, self.reading = float(left.std()), math.sqrt(reading)
         self._own = math.sqrt(max(float(left.var()) - reading, _OWN**2))
         n_operators = [len(networks.lower(genotype)) for genotype in genotypes]
@@ -93,6 +100,11 @@ class Landscape:
         lowered = self._networks.lower(genotype)
         seconds = float(self._pace @ [1.0, n_macs(lowered), len(lowered)])
         return min(0.9, math.exp(first)), min(0.9, math.exp(last)), seconds
+
+    def predict(self, genotypes: Sequence[Genotype]) -> Array:
+        """Return the smooth part of the log errors after the last epoch, ``(n,)``."""
+        x = np.array([self._features(genotype) for genotype in genotypes])
+        return np.asarray(self._last.predict((x - self._mean) / self._std))
 
     def _features(self, genotype: Genotype) -> list[float]:
         a, lowered = self._space.assignment(genotype), self._networks.lower(genotype)

@@ -32,6 +32,7 @@ from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas.pareto.features import (
     ChoiceFeatures,
+    FeatureFunction,
     Offspring,
     ProposalSpace,
     summary_features,
@@ -49,7 +50,7 @@ Point = tuple[float, float]  # latency in ms, error
 LEVELS = np.exp(np.linspace(math.log(1 - 0.883), math.log(1 - 0.931), 13))
 _THIRDS = slice(0, 4), slice(4, 9), slice(9, 13)
 _WORST = math.log(6)  # slowdown if an accuracy is not reached
-_N_IMAGES, _CONFIDENCE, _ENOUGH = 6_000, 1.645, 5
+_CONFIDENCE, _ENOUGH = 1.645, 5
 _FIRST = 0.37  # fraction of the seconds of both trainings for the first
 _THOUGHT_S = 2.0
 _GENERATIONS, _CHILDREN, _DRAWN = 40, 100, 400  # evaluations for the best front of the surface
@@ -110,7 +111,10 @@ def main() -> None:
     )
     best, behind = _best(world, land), []
     for seed in range(asked.seeds):
-        found, n, small = _searched(world, land, seed, 60 * asked.minutes, asked.without_sums)
+        summary = (
+            None if asked.without_sums else summary_features(world.space, world.networks.lower)
+        )
+        found, n, small = searched(world, land, seed, 60 * asked.minutes, summary)
         behind.append(_behind(found, best))
         print(f"seed {seed}: {n} candidates, {_said(behind[-1])}, {small:.0%} of 16 px", flush=True)
     means = np.mean(behind, axis=1)
@@ -118,10 +122,26 @@ def main() -> None:
     print(f"all: {_said(np.mean(behind, axis=0))}; times or over {math.exp(spread):.2f}")
 
 
-def _searched(
-    world: World, land: Landscape, seed: int, limit_s: float, without_sums: bool
+def searched(  # noqa: PLR0913, PLR0917
+    world: World,
+    land: Landscape,
+    seed: int,
+    limit_s: float,
+    summary: FeatureFunction | None,
+    first: Sequence[Mapping[str, Any]] = (),
+    n_points: float = math.inf,
 ) -> tuple[list[Point], int, float]:
-    """Return true points of fully trained networks, the number of candidates, the part of 16 px."""
+    """Return true points of fully trained networks, the number of candidates, the part of 16 px.
+
+    Args:
+        world: The configuration of the search.
+        land: The response surface.
+        seed: Seed of the sampler and of the noise.
+        limit_s: Simulated time limit in seconds.
+        summary: Summary features of the sampler.
+        first: Assignments of the first trials.
+        n_points: Maximum number of fully trained networks.
+    """
     space = world.space
     distributions: dict[str, BaseDistribution] = {
         name: CategoricalDistribution(options) for name, options in space.choices.items()
@@ -139,9 +159,11 @@ def _searched(
         scope=space.scope,
         n_costs=12,
         work=work_features(space, world.networks.lower),
-        summary=None if without_sums else summary_features(space, world.networks.lower),
+        summary=summary,
     )
     study = optuna.create_study(directions=["maximize", "minimize", "minimize"], sampler=sampler)
+    for assignment in first:
+        study.enqueue_trial(dict(assignment))
     rng = np.random.default_rng(1000 + seed)
     free, running = [(0.0, 0), (0.0, 1)], list[tuple[float, Any, float, float, Array, bool]]()
     told: list[
@@ -154,14 +176,15 @@ def _searched(
             running.remove(ended)
             _tell(study, *ended[1:5])
             told.append((ended[4], ended[2], ended[5]))
-        if now > limit_s:
+        if now > limit_s or len(points) >= n_points:
             continue
         trial = study.ask(distributions)
         genotype = space.genotype(trial.params)
-        first, last, seconds = land.truth(genotype)
+        once, last, seconds = land.truth(genotype)
         own = np.array(world.costs(genotype))
-        read = [max(1, rng.binomial(_N_IMAGES, e)) / _N_IMAGES for e in (first, last)]
-        error, std, whole = read[1], math.sqrt(read[1] * (1 - read[1]) / _N_IMAGES), True
+        n = land.n_images
+        read = [max(1, rng.binomial(n, e)) / n for e in (once, last)]
+        error, std, whole = read[1], math.sqrt(read[1] * (1 - read[1]) / n), True
         rivals = [e for c, e, is_whole in told if is_whole and (c <= own).all()]
         if rivals and sum(is_whole for *_, is_whole in told) >= _ENOUGH:
             outlook = math.log(read[0]) - land.gain

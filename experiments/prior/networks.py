@@ -1,0 +1,66 @@
+"""Train the networks of ``experiments/landscape`` on another data set.
+
+python -m experiments.prior.networks OUT.csv [OPTION=VALUE ...]
+
+The options are those of ``hwnas search +target=npu``, for example ``dataset=digits``. Each network
+is trained separately like a candidate of that search, without early stopping. ``OUT.csv`` has the
+columns of ``experiments/landscape/networks.csv``: choices, costs, and the accuracies after the
+first and after the last fidelity. The script uses one core.
+"""
+
+import argparse
+import csv
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from experiments.landscape.landscape import READ
+from hwnas.core.progress import NullProgress
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.workflows import components
+from hwnas.workflows.components import accuracies
+from hwnas.workflows.config.compose import compose
+
+
+def genotype_of(space: SearchSpace, row: dict[str, str]) -> Genotype:
+    """Return the genotype of a row, with a column for each choice."""
+    return space.genotype(
+        {
+            name: option
+            for name, options in space.choices.items()
+            for option in options
+            if str(option) == row[name]
+        }
+    )
+
+
+def main() -> None:
+    """Train all networks, and write a row for each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path, metavar="OUT.csv")
+    parser.add_argument("options", nargs="*", metavar="OPTION=VALUE")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with READ.open(encoding="utf-8", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    with tempfile.TemporaryDirectory() as folder, arguments.out.open("w", newline="") as file:
+        options = ["+target=npu", *arguments.options, f"run.supernets={folder}"]
+        config = compose("search", [*options, "accuracy=trained", "trained.confidence=null"])
+        parts = components.parts(config, NullProgress())
+        evaluator = accuracies(parts, NullProgress())
+        (space,) = parts.space.members
+        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            start = time.monotonic()
+            first, *_, last = evaluator.score(genotype_of(space, row)).details.values()
+            seconds = f"{time.monotonic() - start:.1f}"
+            accuracies_ = {"after_1": f"{first:.4f}", "after_3": f"{last:.4f}"}
+            writer.writerow(row | accuracies_ | {"seconds": seconds})
+            file.flush()
+
+
+if __name__ == "__main__":
+    main()
