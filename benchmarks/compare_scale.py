@@ -1,11 +1,14 @@
-"""Duration of ``compare`` and of its page for many runs with many candidates.
+"""Time of ``compare`` for many runs with many candidates, and time to open its page.
 
-python -m benchmarks.compare_scale [n_runs] [n] [--keep FOLDER] creates folders of completed
-searches (20 of 5,000 candidates of ``mbconv_small`` with generated figures), compares them with the
-verb, with 2 and with 3 objectives, and prints the seconds of both, the size of the page and, if
-Chromium is installed, the seconds until the page is rendered. Nothing is verified: members have
-their search figures. The studies contain only times, which are all that is read from the studies of
-completed searches.
+    python -m benchmarks.compare_scale [n_runs] [n] [--keep FOLDER]
+
+The script creates folders of completed searches: 20 searches of 5,000 candidates of
+``mbconv_small``, with generated figures. It compares them with ``hwnas compare``, with two and with
+three objectives. It prints the time of each comparison and the size of the page. If Chromium is
+installed, it also prints the time until the page is rendered.
+
+Members are not verified; they have the figures of the search. The studies contain only the times of
+the trials, because ``compare`` reads nothing else from the studies of completed searches.
 """
 
 import argparse
@@ -21,7 +24,7 @@ import optuna
 from optuna.trial import TrialState, create_trial
 from playwright.sync_api import sync_playwright
 
-from benchmarks.report_scale import OBJECTIVES, as_searched, drawn
+from benchmarks.report_scale import OBJECTIVES, random_candidates, unverified_member
 from hwnas.__main__ import run
 from hwnas.core import processes
 from hwnas.core.run_folder import RunFolder
@@ -35,26 +38,31 @@ from hwnas.tasks.intervals import proportion
 from hwnas.tasks.metrics.budget import Budget
 
 
-def make(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:
+def create_runs(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:
     """Create folders of searches with different seeds and samplers."""
     times = path / "times.db"
     storage = storages.open_file(times)
-    kept = trials.create(storage, NAME, space, OBJECTIVES)
+    study = trials.create(storage, NAME, space, OBJECTIVES)
     start = datetime(2026, 1, 1)
     for number in range(n):
         trial = create_trial(state=TrialState.COMPLETE, values=[0.0] * len(OBJECTIVES))
         trial.datetime_start = start + timedelta(seconds=number)
         trial.datetime_complete = start + timedelta(seconds=number + 1)
-        kept.add_trial(trial)
+        study.add_trial(trial)
     storage.engine.dispose()
     for number in range(n_runs):
         folder = RunFolder(path / f"run_{number:02}")
         folder.path.mkdir()
         shutil.copy(times, folder.study)
-        _write(folder, space, [_read(c) for c in drawn(space, n, seed=number)], number)
+        _write(
+            folder,
+            space,
+            [_with_interval(c) for c in random_candidates(space, n, seed=number)],
+            number,
+        )
 
 
-def _read(candidate: Candidate) -> Candidate:
+def _with_interval(candidate: Candidate) -> Candidate:
     """Return a candidate with an accuracy measured on 10,000 images and its interval."""
     accuracy = proportion(round(10_000 * candidate.figures["accuracy"].value), 10_000)
     return replace(candidate, figures={**candidate.figures, "accuracy": accuracy})
@@ -62,7 +70,7 @@ def _read(candidate: Candidate) -> Candidate:
 
 def _write(folder: RunFolder, space: SearchSpace, candidates: list[Candidate], seed: int) -> None:
     folder.write_parquet("candidates.parquet", [c.row(space, "accuracy") for c in candidates])
-    members = [as_searched(c) for c in pareto_front(candidates, OBJECTIVES)]
+    members = [unverified_member(c) for c in pareto_front(candidates, OBJECTIVES)]
     folder.write_json("front.json", {"members": [member.row(space) for member in members]})
     config = {
         "search_space": space.name,
@@ -78,23 +86,22 @@ def _write(folder: RunFolder, space: SearchSpace, candidates: list[Candidate], s
     folder.write_json("manifest.json", manifest)
 
 
-def compared(path: Path, name: str, *arguments: str) -> None:
-    """Compare the runs, open the page, and print the durations."""
+def time_compare(path: Path, name: str, *arguments: str) -> None:
+    """Compare the runs, open the page, and print the times."""
     wall, processor = time.perf_counter(), time.process_time()
     out = path / name
-    given = ["compare", f"runs={path}/run_*", f"run.dir={out}", *arguments]
-    assert run(given) == 0
+    assert run(["compare", f"runs={path}/run_*", f"run.dir={out}", *arguments]) == 0
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     page = out / "report.html"
     print(
-        f"\n{name:<14} compare {wall:6.1f} s, {processor:6.1f} s of a processor; report.html "
-        f"{page.stat().st_size / 1e6:.1f} MB, opened in {_opened(page)}",
+        f"\n{name:<14} compare {wall:6.1f} s, {processor:6.1f} s processor time; report.html "
+        f"{page.stat().st_size / 1e6:.1f} MB, opened in {_time_to_open(page)}",
         flush=True,
     )
 
 
-def _opened(page: Path) -> str:
-    """Return the seconds until a browser has rendered a page: the median of five times."""
+def _time_to_open(page: Path) -> str:
+    """Return the time until a browser has rendered a page, as text: median and range of five."""
     chromium = shutil.which("chromium")
     if chromium is None:
         return "(no Chromium installed)"
@@ -124,10 +131,10 @@ def main() -> None:
         folder = arguments.keep or Path(temporary)
         if not (folder / "times.db").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            make(folder, load_space(find("mbconv_small")), arguments.n_runs, arguments.n)
+            create_runs(folder, load_space(find("mbconv_small")), arguments.n_runs, arguments.n)
         pair = "objectives={accuracy: max, latency_ms: min}"
-        compared(folder, "2 objectives", pair)
-        compared(folder, "3 objectives", "group_by=sampler")
+        time_compare(folder, "2 objectives", pair)
+        time_compare(folder, "3 objectives", "group_by=sampler")
 
 
 if __name__ == "__main__":

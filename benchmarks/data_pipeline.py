@@ -1,9 +1,10 @@
 """Throughput of training images compared with a plain torch ``DataLoader`` with PIL.
 
-python -m benchmarks.data_pipeline [ROUNDS] runs all variants interleaved, several times, and prints
-the median of each: small images in memory on one core, and 224-pixel crops of JPEGs, streamed with
-one and with two threads. The plain loader applies the same operations to each image in Python, in
-as many processes.
+    python -m benchmarks.data_pipeline [ROUNDS]
+
+The script runs all variants interleaved, several times, and prints the median of each: small images
+in memory on one core, and 224-pixel crops of JPEGs, streamed with one and with two threads. The
+plain loader applies the same operations to each image in Python, in as many processes.
 """
 
 import io
@@ -35,11 +36,11 @@ from hwnas.training.data.splits import Decoder, ahead
 
 _SMALL, _PHOTOS = 10_000, 2_000
 _BATCH, _PHOTO_BATCH = 256, 100
-Rate = tuple[float, float]  # images a second of the clock, and of a processor
+Rate = tuple[float, float]  # images per second of wall-clock time and of processor time
 _MEAN, _STD = np.float32(0.5), np.float32(0.25)
 
 
-class Plain(Dataset[tuple[Tensor, int]]):
+class PlainDataset(Dataset[tuple[Tensor, int]]):
     """Images that are transformed one by one in Python, as in a tutorial."""
 
     def __init__(self, images: list[Any], config: DatasetConfig, side: int):
@@ -50,11 +51,11 @@ class Plain(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
         """Return one normalised image and its label."""
-        found, side = self._images[i], self._side
-        if isinstance(found, bytes):
-            picture = Image.open(io.BytesIO(found)).convert("RGB")
+        image, side = self._images[i], self._side
+        if isinstance(image, bytes):
+            picture = Image.open(io.BytesIO(image)).convert("RGB")
         else:
-            picture = Image.fromarray(found)
+            picture = Image.fromarray(image)
         changes = draw_changes(1, side, self._config, torch.default_generator)
         if changes.crops is not None:
             left, top, w, h = changes.crops.boxes(*picture.size)[0]
@@ -69,14 +70,16 @@ class Plain(Dataset[tuple[Tensor, int]]):
         return torch.from_numpy(array).permute(2, 0, 1).contiguous(), 0
 
 
-def plain(images: list[Any], config: DatasetConfig, side: int, n_processes: int) -> Rate:
+def dataloader_rate(images: list[Any], config: DatasetConfig, side: int, n_processes: int) -> Rate:
     """Return the images per second of a ``DataLoader`` over one epoch."""
     batch = _BATCH if side == 32 else _PHOTO_BATCH
-    loader = DataLoader(Plain(images, config, side), batch, shuffle=True, num_workers=n_processes)
-    return _rate(lambda: ((x, y) for x, y in loader), len(images))
+    loader = DataLoader(
+        PlainDataset(images, config, side), batch, shuffle=True, num_workers=n_processes
+    )
+    return _measure_rate(lambda: ((x, y) for x, y in loader), len(images))
 
 
-def ours(data: ImageData, config: DatasetConfig, side: int, threads: int) -> Rate:
+def pipeline_rate(data: ImageData, config: DatasetConfig, side: int, threads: int) -> Rate:
     """Return the images per second of the training pipeline over one epoch."""
     train, batch = data.train, _BATCH if side == 32 else _PHOTO_BATCH
     if isinstance(train, StreamedSplit):
@@ -92,10 +95,10 @@ def ours(data: ImageData, config: DatasetConfig, side: int, threads: int) -> Rat
         return data.prepare(part.images, side), part.targets
 
     steps = range(-(-len(train) // batch))
-    return _rate(lambda: ahead(train, step, steps), len(train))
+    return _measure_rate(lambda: ahead(train, step, steps), len(train))
 
 
-def _rate(batches: Callable[[], Iterator[Any]], n: int) -> Rate:
+def _measure_rate(batches: Callable[[], Iterator[Any]], n: int) -> Rate:
     clock, processor = time.perf_counter(), _processor_s()
     assert sum(len(images) for images, _ in batches()) == n
     return n / (time.perf_counter() - clock), n / (_processor_s() - processor)
@@ -103,19 +106,19 @@ def _rate(batches: Callable[[], Iterator[Any]], n: int) -> Rate:
 
 def _processor_s() -> float:
     """Return the processor seconds of this process and of its terminated children."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def _photos(folder: Path) -> tuple[ImageData, list[bytes]]:
-    """Return JPEGs of 500x375 pixels, about 90 kB each: smooth shapes with grain."""
+    """Return JPEGs of 500x375 pixels: smooth shapes with noise, about 90 kB each."""
     rng, contents = np.random.default_rng(0), []
-    grain = rng.normal(0, 14, (375, 500, 3))
+    noise = rng.normal(0, 14, (375, 500, 3))
     for _ in range(_PHOTOS):
         coarse = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8))
         smooth = np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC), np.float32)
         buffer = io.BytesIO()
-        picture = Image.fromarray((smooth + grain).clip(0, 255).astype(np.uint8))
+        picture = Image.fromarray((smooth + noise).clip(0, 255).astype(np.uint8))
         picture.save(buffer, "JPEG", quality=90)
         contents.append(buffer.getvalue())
     images = [{"bytes": content, "path": None} for content in contents]
@@ -132,7 +135,7 @@ def main() -> None:
     torch.set_num_threads(1)
     small = np.random.default_rng(0).integers(0, 256, (_SMALL, 32, 32, 3), np.uint8)
     split = InMemorySplit(torch.from_numpy(small), torch.zeros(_SMALL, dtype=torch.int64))
-    kept = ImageData(
+    small_data = ImageData(
         "small", split, split, split, ClassificationTask(("a", "b")), (0.5,) * 3, (0.25,) * 3
     )
     shift = DatasetConfig("small", flip=True, shift=0.125)
@@ -143,31 +146,31 @@ def main() -> None:
         print(f"{_SMALL} images of 32x32x3, {_PHOTOS} JPEGs of 500x375 ({size:.0f} kB each)")
         cases = {
             "32x32 shift, flip, one core": (
-                partial(ours, kept, shift, 32, 1),
-                partial(plain, list(small), shift, 32, 0),
+                partial(pipeline_rate, small_data, shift, 32, 1),
+                partial(dataloader_rate, list(small), shift, 32, 0),
             ),
             "32x32 crop, flip, one core": (
-                partial(ours, kept, crop, 32, 1),
-                partial(plain, list(small), crop, 32, 0),
+                partial(pipeline_rate, small_data, crop, 32, 1),
+                partial(dataloader_rate, list(small), crop, 32, 0),
             ),
         }
         for n in (1, 2):
             cases[f"224x224 crop, flip, {n} threads or processes"] = (
-                partial(ours, photos, crop, 224, n),
-                partial(plain, contents, crop, 224, n),
+                partial(pipeline_rate, photos, crop, 224, n),
+                partial(dataloader_rate, contents, crop, 224, n),
             )
         rates: dict[str, list[tuple[Rate, Rate]]] = {name: [] for name in cases}
         for _ in range(n_rounds):
-            for name, (here, there) in cases.items():
-                rates[name].append((here(), there()))
-    for name, found in rates.items():
+            for name, (pipeline, loader) in cases.items():
+                rates[name].append((pipeline(), loader()))
+    for name, rounds in rates.items():
         print(name)
-        for i, unit in enumerate(("of the clock", "of a processor")):
-            pairs = [(a[i], b[i]) for a, b in found]
+        for i, clock in enumerate(("wall clock", "processor time")):
+            pairs = [(a[i], b[i]) for a, b in rounds]
             ratios = sorted(a / b for a, b in pairs)
-            ours_, plain_ = (statistics.median(r) for r in zip(*pairs, strict=True))
+            ours, plain = (statistics.median(r) for r in zip(*pairs, strict=True))
             print(
-                f"    images a second {unit:<15} {ours_:7.0f}   plain {plain_:7.0f}   ratio "
+                f"    images/s, {clock:<15} {ours:7.0f}   plain {plain:7.0f}   ratio "
                 f"{statistics.median(ratios):5.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
             )
 

@@ -24,38 +24,39 @@ _ROUNDS, _STEPS, _BATCH = 15, 2, 64
 
 
 def main() -> None:
-    """Print the fastest step of the largest network of ``mbconv_small``, and median ratios."""
+    """Time the largest network of ``mbconv_small``; print the fastest steps and median ratios."""
     processes.tune_process()
     torch.set_num_threads(1)
-    where, task = spaces.load_space(spaces.find("mbconv_small")), Signature(1, 10)
-    family, genotype = families.get(where.family), where.largest()
-    side = family.resolution(where, genotype)
+    space, signature = spaces.load_space(spaces.find("mbconv_small")), Signature(1, 10)
+    family, genotype = families.get(space.family), space.largest()
+    side = family.resolution(space, genotype)
     images = torch.randn(_BATCH, 1, side, side).to(memory_format=torch.channels_last)
-    plain = family.build(where, genotype, task)
-    lowered = family.lower(where, genotype, task)
+    plain = family.build(space, genotype, signature)
+    lowered = family.lower(space, genotype, signature)
     plain.train()(images)
-    folded = fold_batch_norm(family.build(where, genotype, task).eval())
+    folded = fold_batch_norm(family.build(space, genotype, signature).eval())
     int8 = simulation.SimulatedInt8(folded, lowered, calibrate(folded, lowered, images))
     for network in (plain, int8):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    ours = simulation.fake_quantise
+    hwnas_fake_quantise = simulation.fake_quantise
     networks: dict[str, tuple[nn.Module, Callable[[Tensor, QuantisationScale], Tensor]]] = {
-        "float32": (plain, ours),
-        "int8": (int8, ours),
-        "int8 by torch's rounding": (int8, _by_torch),
+        "float32": (plain, hwnas_fake_quantise),
+        "int8": (int8, hwnas_fake_quantise),
+        "int8, torch's rounding": (int8, _torch_fake_quantise),
     }
     seconds: dict[str, list[float]] = {name: [] for name in networks}
     for _ in range(_ROUNDS + 1):
-        for name, (network, rounded) in networks.items():
-            with unittest.mock.patch.object(simulation, "rounded", rounded):
+        for name, (network, fake_quantise) in networks.items():
+            name_in_module = hwnas_fake_quantise.__name__
+            with unittest.mock.patch.object(simulation, name_in_module, fake_quantise):
                 seconds[name].append(_step_s(network.train(), images))
-    for name, found in seconds.items():
-        ratios = [s / base for s, base in zip(found, seconds["float32"], strict=True)]
-        fastest, ratio = 1e3 * min(found), statistics.median(ratios[1:])
+    for name, times in seconds.items():
+        ratios = [s / base for s, base in zip(times, seconds["float32"], strict=True)]
+        fastest, ratio = 1e3 * min(times), statistics.median(ratios[1:])
         print(f"{name:25} {fastest:6.0f} ms   {ratio:.2f} of float32")
 
 
-def _by_torch(x: Tensor, scale: QuantisationScale) -> Tensor:
+def _torch_fake_quantise(x: Tensor, scale: QuantisationScale) -> Tensor:
     return torch.fake_quantize_per_tensor_affine(x, scale.scale, scale.zero_point, -128, 127)
 
 

@@ -1,7 +1,9 @@
 """Time to evaluate the costs of one candidate, from a genotype to Vela's figures.
 
-python -m benchmarks.npu_candidate [n] prints milliseconds per candidate for each Ethos-U target:
-the median and the 5th and 95th percentile of writing the TFLite file and of compiling it.
+    python -m benchmarks.npu_candidate [n]
+
+For each Ethos-U target, the script prints the milliseconds per candidate for writing the TFLite
+file and for compiling it: the median, and the 5th and 95th percentiles.
 """
 
 import random
@@ -24,24 +26,24 @@ TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
 def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     processes.tune_process()
-    small = spaces.load_space(spaces.find("mbconv_small"))
-    family, task = families.get(small.family), Signature(1, 10)
+    space = spaces.load_space(spaces.find("mbconv_small"))
+    family, signature = families.get(space.family), Signature(1, 10)
     rng = random.Random(0)
-    genotypes = [small.sample(rng) for _ in range(n)]
-    print(f"{n} random genotypes of {small.name}; milliseconds per candidate: median (5 %, 95 %)")
+    genotypes = [space.sample(rng) for _ in range(n)]
+    print(f"{n} random genotypes of {space.name}; milliseconds per candidate: median (5 %, 95 %)")
     for name in TARGETS:
         device = target(name)
         times = []
         for genotype in genotypes:
             start = time.perf_counter()
-            lowered = family.lower(small, genotype, task)
+            lowered = family.lower(space, genotype, signature)
             tflite = write_tflite(random_int8_network(lowered))
-            written = time.perf_counter()
+            compile_start = time.perf_counter()
             compile_tflite(tflite, lowered, device)
-            times.append((written - start, time.perf_counter() - written))
+            times.append((compile_start - start, time.perf_counter() - compile_start))
         milliseconds = np.array(times) * 1e3
         columns = {"write": milliseconds[:, 0], "compile": milliseconds[:, 1]}
-        columns["whole"] = milliseconds.sum(axis=1)
+        columns["total"] = milliseconds.sum(axis=1)
         parts = [
             f"{label} {np.median(v):5.1f} ({np.percentile(v, 5):.1f}, {np.percentile(v, 95):.1f})"
             for label, v in columns.items()

@@ -1,10 +1,13 @@
-"""Training steps of single networks compared with their forward and backward passes alone.
+"""Training step of single networks compared with only their forward and backward passes.
 
-``python -m benchmarks.plain_step`` trains three networks of ``dense_packed`` on digits as a search
-does. After each step it runs the same network forward and backward alone, so that both are measured
-under the same load. It prints median milliseconds of processor time and their ratio. To compare
-with another version of the package, start ``python benchmarks/plain_step.py`` with its folder in
-``PYTHONPATH``, alternating between the versions.
+    python -m benchmarks.plain_step
+
+The script trains three networks of ``dense_packed`` on digits, as a search does. After each step it
+runs only the forward and backward passes of the same network, so that both are measured under the
+same load. It prints the median processor times in milliseconds, and their ratio.
+
+To compare two versions of the package, run ``python benchmarks/plain_step.py`` with the folder of
+each version in ``PYTHONPATH``, alternately.
 """
 
 import os
@@ -66,38 +69,38 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             saving = CheckpointPolicy(Checkpoint(Path(folder, "network.safetensors")), every_s=1e9)
             train_network(student, TrainingData(data, dataset), config, 0, saving, timer)
-        whole, alone = median(timer.steps[_WARM_UP:]), median(timer.alone[_WARM_UP:])
+        step_ms, passes_ms = median(timer.steps[_WARM_UP:]), median(timer.passes[_WARM_UP:])
         print(
-            f"{n_macs(graph) / 1e6:5.2f} million MACs: step {whole:5.2f} ms, "
-            f"network alone {alone:5.2f} ms, ratio {whole / alone:.2f}"
+            f"{n_macs(graph) / 1e6:5.2f} million MACs: step {step_ms:5.2f} ms, "
+            f"forward and backward {passes_ms:5.2f} ms, ratio {step_ms / passes_ms:.2f}"
         )
 
 
 class _Timer:
-    """Progress that measures each step, and passes of a network alone after each step."""
+    """A ``Progress`` that measures each training step and, after it, the passes of a network."""
 
     def __init__(self, network: nn.Module, images: Tensor, targets: Tensor):
         self._network, self._images, self._targets = network, images, targets
-        self.steps, self.alone = list[float](), list[float]()  #: milliseconds
+        self.steps, self.passes = list[float](), list[float]()  #: milliseconds
 
     @contextmanager
     def phase(
         self, name: str, total: int, done: int = 0, left_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
         """Yield an ``advance`` that ends the measurement of a step."""
-        began = time.thread_time()
+        start = time.thread_time()
 
         def advance(n: int) -> None:
-            nonlocal began
-            ended = time.thread_time()
-            self.steps.append(1e3 * (ended - began))
-            self._passes()
-            began = time.thread_time()
-            self.alone.append(1e3 * (began - ended))
+            nonlocal start
+            end = time.thread_time()
+            self.steps.append(1e3 * (end - start))
+            self._run_passes()
+            start = time.thread_time()
+            self.passes.append(1e3 * (start - end))
 
         yield advance
 
-    def _passes(self) -> None:
+    def _run_passes(self) -> None:
         for parameter in self._network.parameters():
             parameter.grad = None
         outputs = self._network(self._images)

@@ -1,8 +1,8 @@
 """A plain implementation of a supernet of inverted residuals, as in the code of Once-for-all.
 
-Float32, images in torch's default order (NCHW), weights cropped at each forward, batch norm as a
-separate layer. It computes the same as ``hwnas.models.families.mbconv.supernet``; the benchmarks
-check this.
+It uses float32 and images in torch's default memory format (NCHW). Each forward pass crops the
+weights, and batch norm is a separate layer. The results are the same as those of
+``hwnas.models.families.mbconv.supernet``; the benchmarks check this.
 """
 
 from typing import final
@@ -53,10 +53,10 @@ class PlainConv(nn.Module):
 class PlainBlock(nn.Module):
     def __init__(self, block: MBConvBlock):
         super().__init__()
-        b = block
-        self.expand = PlainConv((b.c_in, b.c_mid), 1, 1, False)
-        self.depthwise = PlainConv((b.c_mid, b.c_mid), b.kernel, b.stride, True)
-        self.project = PlainConv((b.c_mid, b.c_out), 1, 1, False)
+        c_mid = block.c_mid
+        self.expand = PlainConv((block.c_in, c_mid), 1, 1, False)
+        self.depthwise = PlainConv((c_mid, c_mid), block.kernel, block.stride, True)
+        self.project = PlainConv((c_mid, block.c_out), 1, 1, False)
 
     def forward(self, x: Tensor, block: MBConvBlock) -> Tensor:
         y = F.relu6(self.expand(x, block.c_mid, 1), inplace=True)
@@ -100,9 +100,9 @@ class PlainSupernet(nn.Module):
         weights = supernet.state_dict()
         with torch.no_grad():
             for name, parameter in self.named_parameters():
-                theirs = name.replace(".conv.weight", ".weight").replace(".bn.", ".norm.")
+                source = name.replace(".conv.weight", ".weight").replace(".bn.", ".norm.")
                 if name.startswith("blocks."):
-                    _, place, part = theirs.split(".", 2)
-                    _, stage, _, index = place.split("-")
-                    theirs = f"stages.{stage}.{index}.inverted.{part}"
-                parameter.copy_(weights[theirs])
+                    _, block, layer = source.split(".", 2)
+                    _, stage, _, index = block.split("-")
+                    source = f"stages.{stage}.{index}.inverted.{layer}"
+                parameter.copy_(weights[source])

@@ -1,9 +1,11 @@
-"""Duration of computing a front and a report of many candidates.
+"""Time to compute a front and write a report of many candidates.
 
-python -m benchmarks.report_scale [n] [--keep FOLDER] samples n genotypes of ``mbconv_small``
-(100,000), generates their figures, and prints the seconds for computing the front of three
-objectives, writing ``candidates.parquet``, drawing the picture and rendering the page. Nothing is
-verified: members have their search figures.
+    python -m benchmarks.report_scale [n] [--keep FOLDER]
+
+The script samples n genotypes of ``mbconv_small`` (default 100,000) and generates their figures. It
+prints the time for computing the front of three objectives, for writing ``candidates.parquet``, for
+drawing the picture and for rendering the page. Members are not verified; they have the figures of
+the search.
 """
 
 import argparse
@@ -34,63 +36,65 @@ Result = TypeVar("Result")
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 
 
-def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
-    """Return random candidates; cost and accuracy increase with size, with some noise."""
-    rng, accuracy, found = random.Random(seed), SyntheticAccuracy(space), []
-    for number in range(n):
+def random_candidates(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
+    """Return random candidates whose costs and accuracy increase with size, with noise."""
+    rng, accuracy, candidates = random.Random(seed), SyntheticAccuracy(space), []
+    for trial in range(n):
         genotype = space.sample(rng)
         figures = {"accuracy": accuracy.score(genotype).figure}
         size = sum(space.choices[name].index(option) for name, option in genotype.options)
         for name in metrics.BASE_COSTS:
             value = 0.01 * math.exp(0.06 * size) * rng.uniform(0.7, 1.3)
             figures[name] = Quantity(value, "modelled", 0.95 * value, 1.05 * value)
-        found.append(Candidate(number, genotype, figures))
-    return found
+        candidates.append(Candidate(trial, genotype, figures))
+    return candidates
 
 
-def as_searched(candidate: Candidate) -> Member:
+def unverified_member(candidate: Candidate) -> Member:
     """Return a member whose verified figures are its search figures."""
     accuracy = candidate.figures["accuracy"]
-    seen = {name: candidate.figures.get(name, accuracy) for name in verified_names("accuracy")}
-    return Member(candidate, seen, {}, {})
+    figures = {name: candidate.figures.get(name, accuracy) for name in verified_names("accuracy")}
+    return Member(candidate, figures, {}, {})
 
 
 @dataclass
 class Stopwatch:
-    """Prints wall-clock and processor seconds of each step, and their sum."""
+    """Prints the wall-clock and processor seconds of each step, and sums them."""
 
     wall: float = 0.0
     processor: float = 0.0
 
-    def timed(self, name: str, step: Callable[[], Result]) -> Result:
-        """Return the result of a step."""
+    def run(self, name: str, step: Callable[[], Result]) -> Result:
+        """Run a step, print its times, and return its result."""
         wall, processor = time.perf_counter(), time.process_time()
         result = step()
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
         self.wall, self.processor = self.wall + wall, self.processor + processor
-        print(f"{name:<22}{wall:6.2f} s  {processor:6.2f} s of a processor", flush=True)
+        print(f"{name:<22}{wall:6.2f} s  {processor:6.2f} s processor time", flush=True)
         return result
 
 
-def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
-    """Compute the front and write all files, with times."""
-    watch, folder, budget = Stopwatch(), RunFolder(path), Budget()
-    members = watch.timed(
-        "front", lambda: [as_searched(c) for c in pareto_front(candidates, OBJECTIVES)]
+def time_report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
+    """Compute the front, write all files, and print the time of each step."""
+    stopwatch, folder, budget = Stopwatch(), RunFolder(path), Budget()
+    members = stopwatch.run(
+        "front", lambda: [unverified_member(c) for c in pareto_front(candidates, OBJECTIVES)]
     )
-    watch.timed(
+    stopwatch.run(
         "candidates.parquet",
         lambda: folder.write_parquet(
             "candidates.parquet", [candidate.row(space, "accuracy") for candidate in candidates]
         ),
     )
     title = f"{len(candidates):,} candidates, {len(members)} on the front"
-    found = search_page.FrontData(candidates, members, OBJECTIVES, budget, title=title)
-    picture = watch.timed("front.png", lambda: front_png(found))
-    page = watch.timed("report.html", lambda: render(search_page.single(title, found, [])).encode())
+    front = search_page.FrontData(candidates, members, OBJECTIVES, budget, title=title)
+    picture = stopwatch.run("front.png", lambda: front_png(front))
+    page = stopwatch.run(
+        "report.html", lambda: render(search_page.single(title, front, [])).encode()
+    )
     folder.write_bytes("front.png", picture)
     folder.write_bytes("report.html", page)
-    print(f"{'total':<22}{watch.wall:6.2f} s  {watch.processor:6.2f} s of a processor")
+    print(f"{'total':<22}{stopwatch.wall:6.2f} s  {stopwatch.processor:6.2f} s processor time")
     print(f"front of {len(members)}; report.html of {len(page) / 1e6:.1f} MB")
 
 
@@ -100,10 +104,10 @@ def main() -> None:
     parser.add_argument("n", nargs="?", type=int, default=100_000)
     parser.add_argument("--keep", type=Path, help="folder for the files")
     arguments = parser.parse_args()
-    small = load_space(find("mbconv_small"))
-    candidates = drawn(small, arguments.n)
+    space = load_space(find("mbconv_small"))
+    candidates = random_candidates(space, arguments.n)
     with tempfile.TemporaryDirectory() as folder:
-        report(candidates, small, arguments.keep or Path(folder))
+        time_report(candidates, space, arguments.keep or Path(folder))
 
 
 if __name__ == "__main__":

@@ -3,12 +3,17 @@
     python -m benchmarks.sampler nb201_cifar10.parquet [--seeds 2] [--trials 50] [--jobs 1]
         [--check] [--record]
 
-A search knows the latency of all cells on one device and evaluates accuracy. Latencies are as in
-the table (``plain``), minus 99 % of the lowest (``subtracted``: a range of more than 100 times), or
-a ten-thousandth for cells without a path from input to output (``folded``: compilers remove such
-cells). Values are means over seeds, over reference points of 60 and 80 % accuracy, and over
-latencies and their logarithms, by device. ``--check`` exits with 1 if one is more than 0.01 below
-``sampler.csv``, and ``--record`` replaces that file.
+A search knows the latency of all cells on one device and evaluates their accuracy. There are three
+variants of the latencies:
+
+- ``plain``: as in the table.
+- ``subtracted``: minus 99 % of the lowest latency, so that the range exceeds a factor of 100.
+- ``folded``: a ten-thousandth of the highest latency for cells without a path from input to output,
+  because compilers remove such cells.
+
+The script prints a value for each device and variant: the mean over seeds, over reference points of
+60 and 80 % accuracy, and over latencies and their logarithms. ``--check`` exits with 1 if a value
+is more than 0.01 below ``sampler.csv``. ``--record`` replaces that file.
 """
 
 import os
@@ -46,27 +51,28 @@ _TOLERANCE = 0.01
 
 
 def main() -> int:
-    """Run the searches; print the means, and compare them with the recorded ones."""
-    arguments = _parse()
+    """Run the searches, print the means, and compare them with the recorded means."""
+    arguments = _parse_arguments()
     devices = [c for c in pq.read_schema(arguments.table).names if c.startswith(_LATENCY)]
-    kinds = [*itertools.product(devices, _VARIANTS)]
-    tasks = [(*kind, seed) for kind in kinds for seed in range(arguments.seeds)]
+    groups = [*itertools.product(devices, _VARIANTS)]
+    tasks = [(*group, seed) for group in groups for seed in range(arguments.seeds)]
     with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
-        shares = pool.map(partial(_search, arguments.table, arguments.trials), tasks, chunksize=1)
-    means = np.mean(np.reshape(shares, (len(kinds), arguments.seeds)), axis=1)
-    found = {(d.removeprefix(_LATENCY), v): m for (d, v), m in zip(kinds, means, strict=True)}
-    recorded = _recorded()
-    for (device, variant), mean in found.items():
-        before = recorded.get((device, variant))
-        print(f"{device:<16}{variant:<12}{mean:.4f}   recorded {before}")
+        search = partial(_search, arguments.table, arguments.trials)
+        fractions = pool.map(search, tasks, chunksize=1)
+    means = np.mean(np.reshape(fractions, (len(groups), arguments.seeds)), axis=1)
+    results = {(d.removeprefix(_LATENCY), v): m for (d, v), m in zip(groups, means, strict=True)}
+    recorded = _read_recorded()
+    for (device, variant), mean in results.items():
+        recorded_mean = recorded.get((device, variant))
+        print(f"{device:<16}{variant:<12}{mean:.4f}   recorded {recorded_mean}")
     print(f"mean {means.mean():.4f}")
     if arguments.record:
-        rows = [f"{device},{variant},{mean:.4f}" for (device, variant), mean in found.items()]
+        rows = [f"{device},{variant},{mean:.4f}" for (device, variant), mean in results.items()]
         RECORDED.write_text("\n".join(["device,variant,share", *rows, ""]), encoding="utf-8")
-    worse = [k for k, m in found.items() if m < recorded.get(k, 0.0) - _TOLERANCE]
-    if arguments.check and worse:
-        print(f"more than {_TOLERANCE} below {RECORDED.name}: {worse}", file=sys.stderr)
-    return int(arguments.check and bool(worse))
+    decreased = [g for g, mean in results.items() if mean < recorded.get(g, 0.0) - _TOLERANCE]
+    if arguments.check and decreased:
+        print(f"more than {_TOLERANCE} below {RECORDED.name}: {decreased}", file=sys.stderr)
+    return int(arguments.check and bool(decreased))
 
 
 def _search(table: Path, n_trials: int, task: Task) -> float:
@@ -75,16 +81,16 @@ def _search(table: Path, n_trials: int, task: Task) -> float:
     device, variant, seed = task
     rows = pq.read_table(table)
     cells = list(zip(*(rows[edge].to_pylist() for edge in _EDGES), strict=True))
-    number = {cell: i for i, cell in enumerate(cells)}
+    cell_index = {cell: i for i, cell in enumerate(cells)}
     accuracy, latency = (
         rows[_ACCURACY].to_numpy(),
         _latency(rows[device].to_numpy(), cells, variant),
     )
-    options = CategoricalDistribution(sorted({operation for cell in cells for operation in cell}))
-    choices = dict.fromkeys(_EDGES, options)
+    operations = sorted({operation for cell in cells for operation in cell})
+    choices = dict.fromkeys(_EDGES, CategoricalDistribution(operations))
 
     def index(assignment: Assignment) -> int:
-        return number[tuple(assignment[edge] for edge in _EDGES)]
+        return cell_index[tuple(assignment[edge] for edge in _EDGES)]
 
     def costs(assignments: Sequence[Assignment]) -> Array:
         return latency[[index(assignment) for assignment in assignments], None]
@@ -99,7 +105,9 @@ def _search(table: Path, n_trials: int, task: Task) -> float:
         evaluated.append(index(trial.params))
         study.tell(trial, [accuracy[evaluated[-1]], latency[evaluated[-1]]])
     scales = latency, np.log(latency)
-    return float(np.mean([_share(accuracy, x, evaluated, r) for x in scales for r in _REFERENCES]))
+    return float(
+        np.mean([_fraction(accuracy, x, evaluated, r) for x in scales for r in _REFERENCES])
+    )
 
 
 def _latency(latency: Array, cells: Sequence[Sequence[str]], variant: str) -> Array:
@@ -116,7 +124,7 @@ def _is_connected(cell: Sequence[str]) -> bool:
     return d or (a and e) or ((b or (a and c)) and f)
 
 
-def _share(accuracy: Array, latency: Array, evaluated: Sequence[int], reference: float) -> float:
+def _fraction(accuracy: Array, latency: Array, evaluated: Sequence[int], reference: float) -> float:
     """Return the hypervolume of evaluated cells relative to the exact front."""
     points, maximise = np.column_stack([accuracy, latency]), [True, False]
     limits = [reference, float(latency.max())]
@@ -128,14 +136,14 @@ def _share(accuracy: Array, latency: Array, evaluated: Sequence[int], reference:
     return volume(points[list(evaluated)]) / volume(points[non_dominated(points, maximise)])
 
 
-def _recorded() -> dict[tuple[str, str], float]:
+def _read_recorded() -> dict[tuple[str, str], float]:
     if not RECORDED.exists():
         return {}
     with RECORDED.open(encoding="utf-8", newline="") as file:
         return {(r["device"], r["variant"]): float(r["share"]) for r in csv.DictReader(file)}
 
 
-def _parse() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("table", type=Path, help="NAS-Bench-201 as a Parquet file")
     parser.add_argument("--seeds", type=int, default=2)

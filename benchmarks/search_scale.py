@@ -1,16 +1,18 @@
 """Overhead of a trial without its evaluation, after 1,000 trials and after 10,000.
 
-python -m benchmarks.search_scale [--settings table,space] [--samplers random,nsga2,...] runs
-searches with accuracies of no cost and a study file like that of a run. It times the proposal, the
-cost evaluation and the storage of a candidate. nsga2 fills a study; from copies of it each sampler
-continues for the 60 trials up to 1,000, and for those up to 10,000, interleaved, three times.
-Prints the lowest of the medians in wall-clock and processor milliseconds (other processes disturb
-the latter less), and the ratio of the two marks.
+    python -m benchmarks.search_scale [--settings table,space] [--samplers random,nsga2,...]
+
+The script runs searches with a study file, where computing an accuracy costs almost nothing. It
+times the proposal, the cost evaluation and the storage of a candidate. First, ``nsga2`` fills a
+study, which is copied 60 trials before it has 1,000 and 10,000 trials. From these copies, each
+sampler runs 60 trials, interleaved, three times. The script prints the lowest of the medians in
+milliseconds, and the ratio of 10,000 to 1,000 trials, for wall-clock time and for processor time.
+Other processes disturb the processor time less.
 
 - ``table``: a synthetic benchmark table of the shape of NAS-Bench-201, six edges of five operators.
 - ``space``: ``mbconv_small``, costs from the roofline of ``sketch``, a synthetic accuracy.
 
-gp is omitted: it uses all trials, and its time grows with the third power of their number.
+``gp`` is omitted: it uses all trials, and its time grows with the third power of their number.
 """
 
 import argparse
@@ -36,7 +38,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.roofline_cost import RooflineCostModel
 from hwnas.models import families, spaces
-from hwnas.models.graph import Signature
+from hwnas.models.graph import Graph, Signature
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas import benchmark_table, loop
 from hwnas.nas.options import BenchmarkConfig, SamplerConfig
@@ -47,8 +49,14 @@ from tests.conftest import target
 
 SAMPLERS = ("random", "nsga2", "pareto", "tpe")
 Array = NDArray[np.float64]
-MARKS, WINDOW, ROUNDS = (1_000, 10_000), 60, 3
-_WORK = {"none": 0.0, "skip_connect": 0.05, "avg_pool_3x3": 0.1, "conv_1x1": 0.4, "conv_3x3": 1.0}
+N_TRIALS, WINDOW, ROUNDS = (1_000, 10_000), 60, 3
+_OPERATOR_SIZES = {
+    "none": 0.0,
+    "skip_connect": 0.05,
+    "avg_pool_3x3": 0.1,
+    "conv_1x1": 0.4,
+    "conv_3x3": 1.0,
+}
 
 
 @dataclass
@@ -74,30 +82,30 @@ class Clock:
 
 @final
 class SyntheticAccuracy:
-    """An accuracy that saturates with the size of options, plus a constant for each genotype."""
+    """An accuracy that saturates with the size of the options, with noise by genotype."""
 
-    def __init__(self, found: SearchSpace):
-        self._found = found
+    def __init__(self, space: SearchSpace):
+        self._space = space
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return a number for the genotype."""
+        """Return the accuracy of a genotype; it is always the same."""
         options = genotype.to_dict()
         sizes = [
-            choice.index(options[n]) for n, choice in self._found.choices.items() if n in options
+            choice.index(options[n]) for n, choice in self._space.choices.items() if n in options
         ]
-        luck = int(genotype.id[:4], 16) / 0xFFFF
-        value = 0.95 - 0.4 * math.exp(-0.08 * sum(sizes)) - 0.03 * luck
+        noise = int(genotype.id[:4], 16) / 0xFFFF
+        value = 0.95 - 0.4 * math.exp(-0.08 * sum(sizes)) - 0.03 * noise
         return Score(Quantity(value, "modelled"))
 
 
 def table_problem(folder: Path) -> loop.SearchProblem:
-    """Return the search in a table of 15,625 rows."""
+    """Return a search in a table of 15,625 rows."""
     rows = []
-    for cell in itertools.product(_WORK, repeat=6):
-        work = sum(_WORK[operator] * (1 + 0.1 * i) for i, operator in enumerate(cell))
-        luck = int(hashlib.sha256("".join(cell).encode()).hexdigest()[:4], 16) / 0xFFFF
-        accuracy = 94 - 60 * math.exp(-0.8 * work) - 2 * cell.count("none") - 2 * luck
-        latency = 1 + work + 0.3 * cell.count("avg_pool_3x3")
+    for cell in itertools.product(_OPERATOR_SIZES, repeat=6):
+        size = sum(_OPERATOR_SIZES[operator] * (1 + 0.1 * i) for i, operator in enumerate(cell))
+        noise = int(hashlib.sha256("".join(cell).encode()).hexdigest()[:4], 16) / 0xFFFF
+        accuracy = 94 - 60 * math.exp(-0.8 * size) - 2 * cell.count("none") - 2 * noise
+        latency = 1 + size + 0.3 * cell.count("avg_pool_3x3")
         edges = {f"edge_{i}": operator for i, operator in enumerate(cell)}
         rows.append({**edges, "accuracy": accuracy, "latency_ms": latency})
     path = folder / "table.parquet"
@@ -109,11 +117,15 @@ def table_problem(folder: Path) -> loop.SearchProblem:
 
 
 def space_problem(folder: Path) -> loop.SearchProblem:
-    """Return the search in a space of 4e11 genotypes."""
-    small = spaces.load_space(spaces.find("mbconv_small"))
-    family, task, sketch = families.get(small.family), Signature(1, 10), target("sketch")
-    model = RooflineCostModel(sketch, lambda g: fused_graph(family.lower(small, g, task), sketch))
-    return loop.SearchProblem(small, Budget(), model, SyntheticAccuracy(small))
+    """Return a search in a space of 4e11 genotypes."""
+    space = spaces.load_space(spaces.find("mbconv_small"))
+    family, signature, sketch = families.get(space.family), Signature(1, 10), target("sketch")
+
+    def graph(genotype: Genotype) -> Graph:
+        return fused_graph(family.lower(space, genotype, signature), sketch)
+
+    cost_model = RooflineCostModel(sketch, graph)
+    return loop.SearchProblem(space, Budget(), cost_model, SyntheticAccuracy(space))
 
 
 SETTINGS = {
@@ -123,9 +135,9 @@ SETTINGS = {
 
 
 def measure(setting: str, samplers: Sequence[str], folder: Path) -> None:
-    """Print a line for each sampler."""
-    make, objectives = SETTINGS[setting]
-    problem = make(folder)
+    """Run all samplers in one setting, and print a line for each."""
+    create_problem, objectives = SETTINGS[setting]
+    problem = create_problem(folder)
 
     def search(path: Path, name: str, n_trials: int) -> Clock:
         clock, study = Clock(), LocalStudy(path, problem.space, objectives)
@@ -134,18 +146,18 @@ def measure(setting: str, samplers: Sequence[str], folder: Path) -> None:
         return clock
 
     filled = folder / "study.db"
-    for mark in MARKS:
-        search(filled, "nsga2", mark - WINDOW)
-        shutil.copy(filled, folder / f"{mark}.db")
+    for n_trials in N_TRIALS:
+        search(filled, "nsga2", n_trials - WINDOW)
+        shutil.copy(filled, folder / f"{n_trials}.db")
     for name in samplers:
-        medians: dict[int, list[Array]] = {mark: [] for mark in MARKS}
+        medians: dict[int, list[Array]] = {n_trials: [] for n_trials in N_TRIALS}
         for _ in range(ROUNDS):
-            for mark in MARKS:
-                copy = Path(shutil.copy(folder / f"{mark}.db", folder / "go.db"))
-                clock = search(copy, name, mark)
+            for n_trials in N_TRIALS:
+                path = Path(shutil.copy(folder / f"{n_trials}.db", folder / "copy.db"))
+                clock = search(path, name, n_trials)
                 steps = np.diff([clock.wall, clock.processor], axis=1) * 1e3
-                medians[mark].append(np.median(steps, axis=1))
-        few, many = (np.min(medians[mark], axis=0) for mark in MARKS)
+                medians[n_trials].append(np.median(steps, axis=1))
+        few, many = (np.min(medians[n_trials], axis=0) for n_trials in N_TRIALS)
         columns = [f"{a:8.1f}{b:8.1f}{b / a:6.2f}" for a, b in zip(few, many, strict=True)]
         print(f"{setting:<8}{name:<8}{'  '.join(columns)}", flush=True)
 

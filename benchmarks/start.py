@@ -1,7 +1,9 @@
 """Start-up time of commands: processor time until the first output, each in a separate process.
 
-python -m benchmarks.start [N] searches a tiny space once, exports a network of it, and prints
-the medians of N starts (default 7), user and system time together, including children.
+    python -m benchmarks.start [N]
+
+The script searches a tiny space twice and exports a network. Then it prints the median and the
+maximum over N starts (default 7) of user and system time together, including child processes.
 """
 
 import os
@@ -29,9 +31,9 @@ def main(n: int = 7) -> None:
             _run([*_SEARCH, f"run.dir={name}", f"seed={int(name == 'b')}"])
         _run(["export", "run=a", "dir=e"])
         (export,) = (path for path in Path("e").iterdir() if path.is_dir())
-        for words in _commands(str(export)):
-            times = [_to_first_output(words) for _ in range(n)]
-            print(f"{statistics.median(times):5.2f} s  {max(times):5.2f} s  {' '.join(words)}")
+        for arguments in _commands(str(export)):
+            times = [_seconds_to_first_output(arguments) for _ in range(n)]
+            print(f"{statistics.median(times):5.2f} s  {max(times):5.2f} s  {' '.join(arguments)}")
 
 
 def _commands(export: str) -> Iterator[Sequence[str]]:
@@ -43,19 +45,19 @@ def _commands(export: str) -> Iterator[Sequence[str]]:
     yield ["verify", export]
 
 
-def _run(words: Sequence[str]) -> None:
-    subprocess.run([sys.executable, "-m", "hwnas", *words], check=True, stdout=subprocess.DEVNULL)
+def _run(command: Sequence[str]) -> None:
+    subprocess.run([sys.executable, "-m", "hwnas", *command], check=True, stdout=subprocess.DEVNULL)
 
 
-def _to_first_output(words: Sequence[str]) -> float:
+def _seconds_to_first_output(arguments: Sequence[str]) -> float:
     """Return the processor seconds of a command until its first output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "hwnas", *words],
+        [sys.executable, "-u", "-m", "hwnas", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
     )  # fmt: skip
     assert process.stdout is not None
-    assert process.stdout.read(1), words
+    assert process.stdout.read(1), arguments
     os.killpg(process.pid, signal.SIGKILL)
     process.stdout.close()
     process.wait()

@@ -1,7 +1,7 @@
-"""Networks of the Fashion-MNIST supernet on a target, each evaluated once for all samplers.
+"""Cached evaluations of the networks of the Fashion-MNIST supernet on a target.
 
-Results are cached in a file, so that samplers and seeds can be compared at the cost of one: the
-correctly classified validation images of each network, and its costs.
+A file caches the costs of each network and which validation images it classifies correctly.
+Searches with different samplers and seeds share the cache, so each network is evaluated only once.
 """
 
 import argparse
@@ -40,8 +40,9 @@ from hwnas.workflows import components, config
 
 _STARTUP = {"pareto": 16}  # as in conf/sampler
 
-#: Reference point: below every network of the front, the latency of the budget `edge`,
-#: more than any network of that latency takes. Fixed before any search was run.
+#: Reference point of the hypervolume, fixed before any search was run. The accuracy is below that
+#: of every network of the front, the latency is that of the budget `edge`, and the energy is above
+#: that of every network with this latency.
 REFERENCE = {"accuracy": 0.85, "latency_ms": 0.5, "energy_mj": 0.05}
 
 
@@ -54,7 +55,7 @@ def volume(points: NDArray[np.float64], objectives: Sequence[str]) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``opened`` to a command line."""
+    """Add the options of ``opened`` to a command line."""
     parser.add_argument("--data", required=True, metavar="DIR", help="Fashion-MNIST as Parquet")
     parser.add_argument("--supernets", default="runs/supernets", metavar="DIR")
     parser.add_argument(
@@ -63,15 +64,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
-    """Return the evaluations of a search with these overrides of its configuration."""
+    """Open the cache of the search configuration with these overrides."""
     config.register("search")
-    words = ["dataset=fashion_mnist", f"dataset.path={arguments.data}", "accuracy=supernet"]
-    words += [f"run.supernets={arguments.supernets}", *overrides]
+    overrides = (
+        "dataset=fashion_mnist",
+        f"dataset.path={arguments.data}",
+        "accuracy=supernet",
+        f"run.supernets={arguments.supernets}",
+        *overrides,
+    )
     with initialize_config_dir(str(package.ROOT / "conf"), version_base="1.3"):
-        found: Any = OmegaConf.to_object(compose("search", words))
-    parts = components.parts(found, NullProgress())
-    what = [parts.digests()[name] for name in ("supernet", "target", "cost")]
-    path = Path(arguments.cache, "-".join([parts.config.target.name, *what]) + ".db")
+        search_config: Any = OmegaConf.to_object(compose("search", [*overrides]))
+    parts = components.parts(search_config, NullProgress())
+    digests = [parts.digests()[name] for name in ("supernet", "target", "cost")]
+    path = Path(arguments.cache, "-".join([parts.config.target.name, *digests]) + ".db")
     path.parent.mkdir(parents=True, exist_ok=True)
     return Evaluations(parts, path)
 
@@ -85,7 +91,7 @@ def searched(
     name: str,
     seed: int,
 ) -> list[Candidate]:
-    """Return the candidates of a search with a sampler, in order."""
+    """Run a search with a sampler; return its candidates in the order of evaluation."""
     problem = loop.SearchProblem(parts.space, parts.config.allowed, cost_model, evaluator)
     sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +105,7 @@ def searched(
 
 @final
 class Evaluations:
-    """A cost model and an evaluator with a cache; ``right`` has the result of each image."""
+    """A cost model and an evaluator whose results are cached in a file."""
 
     def __init__(self, parts: components.SearchComponents, path: Path):
         self.parts = parts
@@ -130,17 +136,16 @@ class Evaluations:
         row = self._file.execute(query, [genotype.id]).fetchone()
         if row is None:
             start = time.perf_counter()
-            found = self._computed(genotype)
-            took = time.perf_counter() - start
-            row = (json.dumps(found),)
-            self._file.execute("REPLACE INTO costs VALUES (?, ?, ?)", [genotype.id, *row, took])
-        raw = json.loads(row[0])
-        if "refused" in raw:
-            raise CompileError(raw["refused"])
-        figures = {name: Quantity(*values) for name, values in raw["figures"].items()}
-        return Cost(figures, raw["details"], reason=raw["reason"])
+            row = (json.dumps(self._compute_cost(genotype)),)
+            seconds = time.perf_counter() - start
+            self._file.execute("REPLACE INTO costs VALUES (?, ?, ?)", [genotype.id, *row, seconds])
+        content = json.loads(row[0])
+        if "refused" in content:
+            raise CompileError(content["refused"])
+        figures = {name: Quantity(*values) for name, values in content["figures"].items()}
+        return Cost(figures, content["details"], reason=content["reason"])
 
-    def _computed(self, genotype: Genotype) -> dict[str, Any]:
+    def _compute_cost(self, genotype: Genotype) -> dict[str, Any]:
         try:
             cost = self._cost_model.cost(genotype)
         except CompileError as error:
@@ -149,34 +154,34 @@ class Evaluations:
         return {"figures": figures, "details": dict(cost.details), "reason": cost.reason}
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the accuracy on the validation split, observed as far as configured."""
-        right = self.right(genotype)
+        """Return the accuracy on the validation split, with early stopping if configured."""
+        correct = self.correct_images(genotype)
         if self.confidence is None or incumbent is None:
-            return score_of_all_bits(right)
-        order = np.random.default_rng(int(genotype.id, 16))
+            return score_of_all_bits(correct)
+        rng = np.random.default_rng(int(genotype.id, 16))
         return read_accuracy(
-            lambda index: right[index], len(right), incumbent, self.confidence, order
+            lambda index: correct[index], len(correct), incumbent, self.confidence, rng
         )
 
-    def right(self, genotype: Genotype) -> Bits:
-        """Return the correctly classified validation images of a genotype, ``(N,)``."""
+    def correct_images(self, genotype: Genotype) -> Bits:
+        """Return for each validation image whether it is classified correctly, ``(N,)``."""
         n = len(self.parts.data.validation)
         query = "SELECT bits FROM rights WHERE id = ?"
         row = self._file.execute(query, [genotype.id]).fetchone()
         if row is None:
             start = time.perf_counter()
-            row = (np.packbits(self._read(genotype)).tobytes(),)
-            took = time.perf_counter() - start
-            self._file.execute("REPLACE INTO rights VALUES (?, ?, ?)", [genotype.id, *row, took])
+            row = (np.packbits(self._classify(genotype)).tobytes(),)
+            seconds = time.perf_counter() - start
+            self._file.execute("REPLACE INTO rights VALUES (?, ?, ?)", [genotype.id, *row, seconds])
         return unpacked_bits(row[0], n)
 
-    def all_right(self) -> Bits:
-        """Return the correctly classified images of every cached network, ``(m, N)``."""
+    def all_correct_images(self) -> Bits:
+        """Return ``correct_images`` of every cached network, ``(m, N)``."""
         n = len(self.parts.data.validation)
         rows = self._file.execute("SELECT bits FROM rights ORDER BY id").fetchall()
         return np.stack([unpacked_bits(bits, n) for (bits,) in rows])
 
-    def _read(self, genotype: Genotype) -> Bits:
+    def _classify(self, genotype: Genotype) -> Bits:
         data = self.parts.data
         resolution = self.parts.networks.resolution(genotype)
         if resolution not in self._images:
@@ -186,9 +191,9 @@ class Evaluations:
         return per_sample(data.task, network, images, targets).astype(np.bool_)
 
     def seconds(self) -> dict[str, float]:
-        """Return the median seconds of an evaluation of each kind, as first computed."""
-        found = {}
+        """Return the median seconds of an uncached evaluation, by table of the cache."""
+        medians = {}
         for table in ("costs", "rights"):
             rows = self._file.execute(f"SELECT seconds FROM {table}").fetchall()
-            found[table] = float(np.median([row[0] for row in rows])) if rows else 0.0
-        return found
+            medians[table] = float(np.median([row[0] for row in rows])) if rows else 0.0
+        return medians

@@ -1,12 +1,12 @@
-"""One input and its requirements."""
+"""Test cases: an input and its requirements."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 
-def nothing(folder: Path) -> None:
-    """Prepare nothing."""
+def prepare_nothing(folder: Path) -> None:
+    """Leave the working directory empty."""
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,9 @@ class Case:
     mechanism: str  #: the kind of invalid input
     option: str  #: the option under test
     arguments: Sequence[str]  #: arguments of the command line, the verb first
-    names: Sequence[str] = ()  #: the message must contain one of these; default: the option
+    names: Sequence[str] = ()  #: texts of which the message must contain one; default: the option
     secret: str = ""  #: text that no output may contain
-    prepare: Callable[[Path], None] = nothing  #: the working directory
+    prepare: Callable[[Path], None] = prepare_nothing  #: creates files in the working directory
     codes: tuple[int, ...] = (2,)  #: allowed exit codes
 
 

@@ -1,4 +1,4 @@
-"""Runs each case in a forked process and a separate folder; hwnas is imported once."""
+"""Runs each case in a forked process and an empty folder; hwnas is imported only once."""
 
 import importlib
 import os
@@ -17,14 +17,14 @@ from benchmarks.odd_inputs.case import Case, Chain
 from hwnas.core import processes
 
 LIMIT_S, LIMIT_MIB = 60.0, 3 * 1024
-#: Messages of libraries that are of no use to users.
-GRAMMAR = (
+#: Parts of messages of libraries, which do not help users.
+LIBRARY_MESSAGES = (
     "Traceback", "LexerNoViableAlt", "omegaconf", "hydra.errors", "hydra.cc", "sqlalchemy.",
     "StorageInternalError", "ListConfig", "no viable alternative", "Errno", "NoneType",
     "Allowed: .", "'None'", "ValidationError",
 )  # fmt: skip
 
-_WARM = (
+_MODULES = (
     "cli.compare", "workflows.compare", "workflows.search.run", "workflows.train",
     "workflows.config.compose", "workflows.export", "workflows.why", "workflows.verify",
     "workflows.profile", "workflows.plan",
@@ -32,7 +32,7 @@ _WARM = (
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """The result of a command."""
 
     code: int  #: exit code; -9 if it was killed at the time limit
@@ -42,30 +42,30 @@ class Ran:
     peak_mib: float
 
 
-def warm() -> None:
-    """Import the modules that commands import, for all forked processes."""
-    for name in _WARM:
+def import_modules() -> None:
+    """Import the modules of all commands, so that forked processes need not import them."""
+    for name in _MODULES:
         importlib.import_module(f"hwnas.{name}")
     processes.tune_process()
 
 
-def run(arguments: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> Ran:
+def run(arguments: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> CommandResult:
     """Run a command in a folder; kill it at the time limit."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.monotonic()
         pid = os.fork()
         if pid == 0:
-            _work(arguments, folder, out.fileno(), err.fileno())
-        code, peak = _waited(pid, start + limit_s)
+            _run_child(arguments, folder, out.fileno(), err.fileno())
+        code, peak = _wait(pid, start + limit_s)
         seconds = time.monotonic() - start
         texts = []
         for file in (out, err):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
-    return Ran(code, texts[0], texts[1], seconds, peak)
+    return CommandResult(code, texts[0], texts[1], seconds, peak)
 
 
-def _work(arguments: Sequence[str], folder: Path, out: int, err: int) -> None:
+def _run_child(arguments: Sequence[str], folder: Path, out: int, err: int) -> None:
     """Run the command in the child process; never return."""
     code = 1
     try:
@@ -78,8 +78,8 @@ def _work(arguments: Sequence[str], folder: Path, out: int, err: int) -> None:
         from hwnas.__main__ import run as hwnas
 
         code = hwnas(list(arguments))
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
     except BaseException:
         traceback.print_exc()
     finally:
@@ -88,71 +88,72 @@ def _work(arguments: Sequence[str], folder: Path, out: int, err: int) -> None:
         os._exit(code)
 
 
-def _waited(pid: int, until: float) -> tuple[int, float]:
-    """Return the exit code and the peak memory in MiB of a process; kill it at the time limit."""
+def _wait(pid: int, deadline: float) -> tuple[int, float]:
+    """Return the exit code and the peak memory in MiB of a process; kill it at the deadline."""
     killed = False
     while True:
-        found, status, usage = os.wait4(pid, os.WNOHANG)
-        if found:
+        ended_pid, status, usage = os.wait4(pid, os.WNOHANG)
+        if ended_pid:
             code = -9 if killed else os.waitstatus_to_exitcode(status)
             return code, usage.ru_maxrss / 1024
-        if time.monotonic() > until and not killed:
+        if time.monotonic() > deadline and not killed:
             os.killpg(pid, signal.SIGKILL)
             killed = True
         time.sleep(0.01)
 
 
-def judged(case: Case) -> tuple[str, Ran]:
-    """Run a case; return the violated requirements, empty if there are none."""
+def run_case(case: Case) -> tuple[str, CommandResult]:
+    """Run a case; return the violated requirements (empty: none) and the result."""
     with tempfile.TemporaryDirectory(prefix="odd-") as name:
         folder = Path(name)
         case.prepare(folder)
         before = _tree(folder)
-        ran = run(case.arguments, folder)
-        wrong = [*_wrong(case, ran)]
-        if left := _tree(folder) - before:
-            wrong.append(f"leaves {', '.join(sorted(left)[:3])}")
-    return "; ".join(wrong), ran
+        result = run(case.arguments, folder)
+        violations = [*_violations(case, result)]
+        if new_files := _tree(folder) - before:
+            violations.append(f"leaves {', '.join(sorted(new_files)[:3])}")
+    return "; ".join(violations), result
 
 
-def _wrong(case: Case, ran: Ran) -> list[str]:
-    lines = [line for line in ran.err.splitlines() if line.strip()]
-    said = " ".join(lines)
+def _violations(case: Case, result: CommandResult) -> list[str]:
+    lines = [line for line in result.err.splitlines() if line.strip()]
+    message = " ".join(lines)
     checks = {
-        f"exit code {ran.code}": ran.code in case.codes,
+        f"exit code {result.code}": result.code in case.codes,
         f"{len(lines)} lines": len(lines) == 1,
-        "does not name the option": any(name in said for name in case.names or [case.option]),
-        "exceeded the time limit": ran.seconds < LIMIT_S,
-        f"{ran.peak_mib:.0f} MiB": ran.peak_mib < LIMIT_MIB,
-        "prints the password": not case.secret or case.secret not in ran.out + ran.err,
+        "does not name the option": any(name in message for name in case.names or [case.option]),
+        "exceeded the time limit": result.seconds < LIMIT_S,
+        f"{result.peak_mib:.0f} MiB": result.peak_mib < LIMIT_MIB,
+        "prints the password": not case.secret or case.secret not in result.out + result.err,
     }
-    found = [what for what, holds in checks.items() if not holds]
-    return found + [f"says {word}" for word in GRAMMAR if word in ran.out + ran.err]
+    violations = [violation for violation, is_met in checks.items() if not is_met]
+    output = result.out + result.err
+    return violations + [f"prints {text}" for text in LIBRARY_MESSAGES if text in output]
 
 
-def ended(chain: Chain, nets: Path) -> tuple[str, Ran]:
-    """Run the steps of a chain; return the failed ones and the last that was run."""
+def run_chain(chain: Chain, supernets: Path) -> tuple[str, CommandResult]:
+    """Run the steps of a chain; return an error message (empty: none) and the last result."""
     with tempfile.TemporaryDirectory(prefix="odd-") as name:
         folder = Path(name)
-        if nets.is_dir():
-            shutil.copytree(nets, folder / "nets")
+        if supernets.is_dir():
+            shutil.copytree(supernets, folder / "nets")
         for step in chain.steps:
             models = sorted((folder / chain.option / "out").glob("*/proof.json"))
-            known = models[0].parent.name if models else ""
-            ran = run([argument.replace("{id}", known) for argument in step], folder)
-            if ran.code != 0:
-                last = (ran.err.strip().splitlines() or [""])[-1]
-                return f"{step[0]} ended with {ran.code}: {last}", ran
-        if not nets.is_dir():
-            shutil.copytree(folder / "nets", nets)
-    return "", ran
+            model_id = models[0].parent.name if models else ""
+            result = run([argument.replace("{id}", model_id) for argument in step], folder)
+            if result.code != 0:
+                last = (result.err.strip().splitlines() or [""])[-1]
+                return f"{step[0]} ended with {result.code}: {last}", result
+        if not supernets.is_dir():
+            shutil.copytree(folder / "nets", supernets)
+    return "", result
 
 
 def _tree(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def spare_memory() -> None:
-    """Limit the memory of a case, so that it cannot use all memory of the machine."""
-    most = 3 * LIMIT_MIB * 2**20
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+def limit_memory() -> None:
+    """Limit the memory of this process and of its children, to protect the machine."""
+    limit = 3 * LIMIT_MIB * 2**20
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -1,10 +1,10 @@
-"""Accuracy loss of calibration methods for activation ranges in int8.
+"""Compare the accuracy loss of calibration methods for int8 activation ranges.
 
     python -m experiments.calibration.compare --out FILE dataset=digits
     python -m experiments.calibration.compare --out FILE dataset=fashion_mnist dataset.path=DIR
 
-Trains the supernet of `hwnas train ...`, unless it exists, and evaluates random subnets on the
-validation split: in float32, and as the int8 TFLite file of each method.
+Trains the supernet of `hwnas train ...`, unless it exists. Evaluates random subnets on the
+validation split, in float32 and as int8 TFLite files, one file per method.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _BINS = 2048
 
 
 def main() -> None:
-    """Print the loss of each method, and write the results of each network."""
+    """Evaluate the subnets, write the result of each, and print the loss of each method."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--n", type=int, default=20, help="random subnets")
     parser.add_argument("--out", required=True, metavar="FILE", help="a CSV file")
@@ -44,14 +44,14 @@ def main() -> None:
     arguments = parser.parse_args()
     config.register("train")
     with initialize_config_dir(str(package.ROOT / "conf"), version_base="1.3"):
-        found: Any = OmegaConf.to_object(compose("train", arguments.overrides))
+        train_config: Any = OmegaConf.to_object(compose("train", arguments.overrides))
     with Phases(Console()) as phases:
-        rows = _read(found, arguments.n, phases)
+        rows = _evaluate(train_config, arguments.n, phases)
     with Path(arguments.out).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    _print(rows)
+    _print_losses(rows)
 
 
 def _range(sample: NDArray[np.float32]) -> QuantisationScale:
@@ -64,11 +64,12 @@ def _percentile(sample: NDArray[np.float32], tail: float) -> QuantisationScale:
 
 
 def _entropy(sample: NDArray[np.float32]) -> QuantisationScale:
-    """Return the range, among fractions, with the least divergence.
+    """Return the range with the least Kullback-Leibler divergence.
 
-    Source: Migacz, "8-bit Inference with TensorRT", GTC 2017: the least Kullback-Leibler
-    divergence of the histogram of values, clipped to the range, from its approximation by 256
-    levels.
+    The candidates are fractions of the observed range. The divergence compares the histogram of the
+    values, clipped to the range, with its approximation by 256 levels.
+
+    Source: Migacz, "8-bit Inference with TensorRT", GTC 2017.
     """
     low, high = float(sample.min()), float(sample.max())
     counts, edges = np.histogram(sample, _BINS)
@@ -77,20 +78,20 @@ def _entropy(sample: NDArray[np.float32]) -> QuantisationScale:
     def divergence(scale: QuantisationScale) -> float:
         level = np.round(centres / scale.scale) + scale.zero_point
         inside = (level >= -128) & (level <= 127)
-        cut = (np.clip(level, -128, 127) + 128).astype(int)
-        real = np.bincount(cut[inside], counts[inside], 256)  # the approximation by 256 levels
-        filled = np.bincount(cut[inside], counts[inside] > 0, 256)
-        kept = np.where(inside & (counts > 0), (real / np.maximum(filled, 1))[cut], 0)
-        wanted = np.where(inside, counts, 0).astype(float)
+        index = (np.clip(level, -128, 127) + 128).astype(int)
+        level_counts = np.bincount(index[inside], counts[inside], 256)
+        n_filled = np.bincount(index[inside], counts[inside] > 0, 256)
+        mean_counts = (level_counts / np.maximum(n_filled, 1))[index]
+        approximation = np.where(inside & (counts > 0), mean_counts, 0)
+        clipped = np.where(inside, counts, 0).astype(float)
         ends = np.flatnonzero(inside)[[0, -1]]
-        wanted[ends] += [counts[: ends[0]].sum(), counts[ends[1] + 1 :].sum()]
-        p, q = wanted / wanted.sum(), np.maximum(kept / max(kept.sum(), 1), 1e-9)
+        clipped[ends] += [counts[: ends[0]].sum(), counts[ends[1] + 1 :].sum()]
+        p = clipped / clipped.sum()
+        q = np.maximum(approximation / max(approximation.sum(), 1), 1e-9)
         return float(np.sum(np.where(p > 0, p * np.log(np.maximum(p, 1e-12) / q), 0)))
 
-    shrunk = [
-        QuantisationScale.of_range(low * part, high * part) for part in np.linspace(0.5, 1.0, 26)
-    ]
-    return min(shrunk, key=divergence)
+    fractions = np.linspace(0.5, 1.0, 26)
+    return min((QuantisationScale.of_range(low * f, high * f) for f in fractions), key=divergence)
 
 
 METHODS: Mapping[str, Choose] = {
@@ -102,16 +103,18 @@ METHODS: Mapping[str, Choose] = {
 }
 
 
-def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
-    read = supernet.read_space_and_data([found.search_space], found.dataset, phases)
-    kept = Path(found.run.supernets)
-    training = supernet.SupernetTraining(found.dataset, found.train, found.seed, kept)
-    (setup,) = training.setups(*read).values()
+def _evaluate(train_config: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
+    """Return a row for each of ``n`` random subnets and each method."""
+    dataset, seed = train_config.dataset, train_config.seed
+    space_and_data = supernet.read_space_and_data([train_config.search_space], dataset, phases)
+    folder = Path(train_config.run.supernets)
+    training = supernet.SupernetTraining(dataset, train_config.train, seed, folder)
+    (setup,) = training.setups(*space_and_data).values()
     space, family, data = setup.space, setup.family, setup.data
-    evaluator = setup.evaluator(setup.trained(phases)[0], found.scoring)
-    rng = random.Random(f"calibration {found.seed}")
+    evaluator = setup.evaluator(setup.trained(phases)[0], train_config.scoring)
+    rng = random.Random(f"calibration {seed}")
     rows = []
-    with phases.phase("Read validation split", n * len(METHODS)) as advance:
+    with phases.phase("Evaluate on the validation split", n * len(METHODS)) as advance:
         for genotype in [space.sample(rng) for _ in range(n)]:
             network = evaluator.network(genotype)
             lowered = family.lower(space, genotype, data.signature)
@@ -119,7 +122,7 @@ def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
             batches = [*data.batches(data.validation, setup.resolution(genotype))]
             labels = np.concatenate([batch[1].numpy() for batch in batches])
             with torch.inference_mode():
-                real = np.concatenate([network(batch[0]).numpy() for batch in batches])
+                float32 = np.concatenate([network(batch[0]).numpy() for batch in batches])
             for name, choose in METHODS.items():
                 scales = calibrate(network, lowered, images, choose)
                 session = LiteRTSession(
@@ -130,25 +133,28 @@ def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
                     {
                         "id": genotype.id,
                         "method": name,
-                        "accuracy_float32": float(np.mean(real.argmax(1) == labels)),
+                        "accuracy_float32": float(np.mean(float32.argmax(1) == labels)),
                         "accuracy_int8": float(np.mean(int8.argmax(1) == labels)),
-                        "agreement": float(np.mean(int8.argmax(1) == real.argmax(1))),
-                        "error": float(np.abs(int8 - real).mean() / real.std()),
+                        "agreement": float(np.mean(int8.argmax(1) == float32.argmax(1))),
+                        "error": float(np.abs(int8 - float32).mean() / float32.std()),
                     }
                 )
                 advance(1)
     return rows
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
-    for name in METHODS:
-        own = [row for row in rows if row["method"] == name]
-        lost = [100 * (row["accuracy_float32"] - row["accuracy_int8"]) for row in own]
-        agree, error = (statistics.mean(row[key] for row in own) for key in ("agreement", "error"))
-        apart = statistics.stdev(lost) / len(lost) ** 0.5
+def _print_losses(rows: list[dict[str, Any]]) -> None:
+    for method in METHODS:
+        selected = [row for row in rows if row["method"] == method]
+        losses = [100 * (row["accuracy_float32"] - row["accuracy_int8"]) for row in selected]
+        agreement, error = (
+            statistics.mean(row[key] for row in selected) for key in ("agreement", "error")
+        )
+        half_width = 1.96 * statistics.stdev(losses) / len(losses) ** 0.5
         print(
-            f"{name:17} loses {statistics.mean(lost):.2f} points (+- {1.96 * apart:.2f}), at most "
-            f"{max(lost):.2f}; agrees on {agree:.4f}; logits apart by {error:.4f} deviations"
+            f"{method:17} accuracy loss {statistics.mean(losses):.2f} points "
+            f"(+- {half_width:.2f}), at most {max(losses):.2f}; same class as float32 "
+            f"{agreement:.4f}; logit error {error:.4f} standard deviations"
         )
 
 

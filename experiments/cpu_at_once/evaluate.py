@@ -1,17 +1,17 @@
-"""A search on a CPU without a table, and the prediction error on networks measured afterwards.
+"""Time a search on a CPU without a latency table, and compute its prediction error.
 
     python -m experiments.cpu_at_once.evaluate [--n 60] [--passes 4] OUT.csv
 
-Needs an empty folder and an idle machine with a CPU other than that of the shipped table. Times
-``search +target=cpu n_trials=120``, then compiles random networks of the space with the same plans,
-times each in several passes, minutes apart, and compares the fastest with the table's prediction.
+Requires an empty folder and an idle machine. Its CPU must differ from that of the shipped table.
+Times ``search +target=cpu n_trials=120``. Then compiles random networks of the space with the same
+plans and times them in several passes, minutes apart. The fastest pass of each network is compared
+with the prediction of the table.
 """
 
 import argparse
 import csv
 import json
 import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -34,12 +34,12 @@ _SEARCH = ("search", "+target=cpu", "n_trials=120", "run.dir=run")
 
 
 def main() -> None:
-    """Search, measure, compare."""
+    """Run the search, measure random networks, and write and print the prediction errors."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--n", type=int, default=60, help="networks measured afterwards")
-    parser.add_argument("--passes", type=int, default=4)
-    asked = parser.parse_args()
+    parser.add_argument("out", type=Path, help="a CSV file")
+    parser.add_argument("--n", type=int, default=60, help="networks measured after the search")
+    parser.add_argument("--passes", type=int, default=4, help="measurements of each network")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         _search(Path(name))
         (folder,) = Path(name, "latency_tables", "cpu").iterdir()
@@ -49,19 +49,19 @@ def main() -> None:
         (space,) = config.spaces
         model = TableCostModel(table, config.target, networks.fused_graph, [space], "")
         rng = random.Random(2026)
-        drawn = [networks.space.sample(rng) for _ in range(asked.n)]
+        genotypes = [networks.space.sample(rng) for _ in range(arguments.n)]
         plans = dict(table.taken_over())
-        measured = _measured(config, networks, drawn, plans, asked.passes)
+        latencies = _measure(config, networks, genotypes, plans, arguments.passes)
     rows = [
         {"genotype": json.dumps(g.to_dict()), "measured_ms": min(ms), "passes": json.dumps(ms)}
-        | _foretold(model, g)
-        for g, ms in zip(drawn, measured, strict=True)
+        | _predict(model, g)
+        for g, ms in zip(genotypes, latencies, strict=True)
     ]
-    with asked.out.open("w", newline="", encoding="utf-8") as file:
+    with arguments.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    _tell(rows)
+    _print_errors(rows)
 
 
 def _search(folder: Path) -> None:
@@ -74,43 +74,46 @@ def _search(folder: Path) -> None:
     print(f"costs available after {time.monotonic() - start:.1f} s", flush=True)
     if process.wait():
         sys.exit("the search failed")
-    print(f"search of 120 ended after {time.monotonic() - start:.1f} s", flush=True)
+    print(f"search of 120 trials ended after {time.monotonic() - start:.1f} s", flush=True)
 
 
-def _measured(
+def _measure(
     config: ProfileConfig,
     networks: Networks,
-    drawn: Sequence[Genotype],
+    genotypes: Sequence[Genotype],
     plans: Mapping[OpSpec, str],
     n_passes: int,
 ) -> list[list[float]]:
     """Return the latencies of each network in ms, one per pass."""
-    found: list[list[float]] = [[] for _ in drawn]
+    latencies: list[list[float]] = [[] for _ in genotypes]
     with Worker(config.target, config.timing, config.rpc, config.tuning.limit_s) as worker:
         for number in range(n_passes):
-            order = list(range(len(drawn)))
+            order = list(range(len(genotypes)))
             random.Random(number).shuffle(order)
             for i in order:
-                timing = worker.time_network(networks.fused_graph(drawn[i]), plans)
-                found[i].append(timing.median_ms)
-    return found
+                timing = worker.time_network(networks.fused_graph(genotypes[i]), plans)
+                latencies[i].append(timing.median_ms)
+    return latencies
 
 
-def _foretold(model: TableCostModel, genotype: Genotype) -> dict[str, float | None]:
+def _predict(model: TableCostModel, genotype: Genotype) -> dict[str, float | None]:
     figure = model.cost(genotype).figures["latency_ms"]
     return {"foretold_ms": figure.value, "low_ms": figure.low, "high_ms": figure.high}
 
 
-def _tell(rows: Sequence[dict[str, object]]) -> None:
-    numbers = [
-        [float(str(row[name])) for name in ("foretold_ms", "measured_ms", "low_ms", "high_ms")]
-        for row in rows
-    ]
-    found = agreement([row[0] for row in numbers], [row[1] for row in numbers])
-    worst = max(abs(value / ms - 1) for value, ms, _, _ in numbers)
-    inside = sum(low <= ms <= high for _, ms, low, high in numbers) / len(numbers)
-    words = re.sub(r"[{}']", "", str({name: round(value, 4) for name, value in found.items()}))
-    print(f"{len(rows)} networks: {words}, worst {worst:.3f}, in their intervals {inside:.3f}")
+def _print_errors(rows: Sequence[dict[str, object]]) -> None:
+    predicted, measured, low, high = (
+        [float(str(row[name])) for row in rows]
+        for name in ("foretold_ms", "measured_ms", "low_ms", "high_ms")
+    )
+    metrics = agreement(predicted, measured)
+    metrics_text = ", ".join(f"{name}: {round(value, 4)}" for name, value in metrics.items())
+    largest = max(abs(p / m - 1) for p, m in zip(predicted, measured, strict=True))
+    coverage = sum(a <= m <= b for a, m, b in zip(low, measured, high, strict=True)) / len(rows)
+    print(
+        f"{len(rows)} networks: {metrics_text}, largest error {largest:.3f}, "
+        f"interval coverage {coverage:.3f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Networks outside the search spaces: a ResNet, a vision transformer, a MobileNetV3."""
+"""Build networks outside the search spaces: a ResNet, a vision transformer and a MobileNetV3."""
 
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
 
 
 class Builder:
-    """Collects operators; by default each follows the previous one."""
+    """Collects operators; the input of an operator is the previous one by default."""
 
     def __init__(self, shape: Shape):
         self.nodes: list[Node] = []
@@ -30,7 +30,7 @@ class Builder:
 
 
 def resnet(resolution: int = 32) -> Graph:
-    """Return a ResNet-20 as for CIFAR, 16, 32 and 64 wide."""
+    """Return a ResNet-20 for CIFAR, with widths 16, 32 and 64."""
     b = Builder((3, resolution, resolution))
     b.conv("conv2d+bn+relu", 16, 3)
     for width, stride in ((16, 1), (32, 2), (64, 2)):
@@ -52,7 +52,7 @@ def resnet(resolution: int = 32) -> Graph:
 
 
 def vit(resolution: int = 32, patch: int = 4, width: int = 192, depth: int = 6) -> Graph:
-    """Return a vision transformer of the size of DeiT-Tiny's layers, on 64 patches."""
+    """Return a vision transformer with layers of the size of DeiT-Tiny's, by default 64 patches."""
     b = Builder((3, resolution, resolution))
     side = resolution // patch
     b.add("conv2d", (width, side, side), kernel=patch, stride=patch)
@@ -61,12 +61,12 @@ def vit(resolution: int = 32, patch: int = 4, width: int = 192, depth: int = 6) 
         b.add("layernorm", b.shape)
         b.add("linear", (3 * width, b.shape[1], b.shape[2]))
         b.add("attention", (width, b.shape[1], b.shape[2]), groups=3)
-        mixed = b.add("linear", b.shape)
-        start = b.add("add", b.shape, (start, mixed))
+        projected = b.add("linear", b.shape)
+        start = b.add("add", b.shape, (start, projected))
         b.add("layernorm", b.shape)
         b.add("linear+gelu", (4 * width, b.shape[1], b.shape[2]))
-        wide = b.add("linear", (width, b.shape[1], b.shape[2]))
-        b.add("add", b.shape, (start, wide))
+        reduced = b.add("linear", (width, b.shape[1], b.shape[2]))
+        b.add("add", b.shape, (start, reduced))
     b.add("layernorm", b.shape)
     b.add("mean", (width, 1, 1))
     b.add("linear", (100, 1, 1))
@@ -83,16 +83,16 @@ def mobilenet_v3(resolution: int = 32) -> Graph:
         start, (c_in, _, _) = b.last, b.shape
         hidden = c_in * expansion
         b.conv("conv2d+bn+hardswish", hidden, 1)
-        deep = b.conv("conv2d+bn+hardswish", hidden, kernel, stride, hidden)
+        depthwise = b.conv("conv2d+bn+hardswish", hidden, kernel, stride, hidden)
         shape = b.shape
         b.add("mean", (hidden, 1, 1))
         b.conv("conv2d+bn+relu", -(-hidden // 4))
         gate = b.conv("conv2d+bn+hardsigmoid", hidden)
         b.shape = shape
-        b.add("mul", shape, (deep, gate))
-        last = b.conv("conv2d+bn", width)
+        b.add("mul", shape, (depthwise, gate))
+        projected = b.conv("conv2d+bn", width)
         if stride == 1 and c_in == width:
-            b.add("add", b.shape, (start, last))
+            b.add("add", b.shape, (start, projected))
     b.conv("conv2d+bn+hardswish", 384)
     b.add("mean", (384, 1, 1))
     b.add("linear", (100, 1, 1))

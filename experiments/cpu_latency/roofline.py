@@ -1,9 +1,9 @@
-"""Error of the roofline of the target ``cpu`` on the complete networks measured for its table.
+"""Compute the error of the roofline model of the target ``cpu`` on measured networks.
 
     python experiments/cpu_latency/roofline.py
 
-Prints the agreement of the roofline and of the table with the held-out networks of that table. Only
-``launch_us`` of the roofline was fitted, on the networks of the calibration.
+Prints the agreement of the roofline model and of the latency table with the held-out networks of
+the table. Also prints the ``launch_us`` with the least error on the networks of the calibration.
 """
 
 import csv
@@ -23,18 +23,18 @@ SPACE, TABLE = "mbconv_small", "tvm-float32-1t-b1"
 
 
 def main() -> None:
-    """Print the agreement of the roofline and of the table with the measurements."""
+    """Print the best ``launch_us``, and the agreement of both models with the measurements."""
     raw = yaml.safe_load((package.ROOT / "conf" / "target" / "cpu.yaml").read_text())
     roofline = Roofline(**raw["roofline"])
     fit, held_out = (_networks(role) for role in ("fit", "held_out"))
-    fitted = min(
+    best = min(
         (launch / 1000 for launch in range(0, 500, 10)),
         key=lambda launch: agreement(
             [_predict(net, replace(roofline, launch_us=launch)) for net, _, _ in fit],
             [ms for _, ms, _ in fit],
         )["mape"],
     )
-    print(f"launch_us in cpu.yaml {roofline.launch_us}, with the least error on the fit {fitted}")
+    print(f"launch_us: {roofline.launch_us} in cpu.yaml, least error on the fit at {best}")
     measured = [ms for _, ms, _ in held_out]
     for name, predicted in {
         "roofline": [_predict(net, roofline) for net, _, _ in held_out],
@@ -43,24 +43,24 @@ def main() -> None:
         print(name, {key: round(value, 4) for key, value in agreement(predicted, measured).items()})
 
 
-def _predict(lowered: Graph, roofline: Roofline) -> float:
+def _predict(graph: Graph, roofline: Roofline) -> float:
     return sum(
-        operator_bound(node.op, roofline, not roofline.weights_stay).latency_ms for node in lowered
+        operator_bound(node.op, roofline, not roofline.weights_stay).latency_ms for node in graph
     )
 
 
 def _networks(role: str) -> list[tuple[Graph, float, float]]:
-    found, family, task = (
-        spaces.load_space(spaces.find(SPACE)),
-        families.get("mbconv"),
-        Signature(1, 10),
-    )
+    """Return the networks with a role; each with its measured and its predicted ms."""
+    space, family = spaces.load_space(spaces.find(SPACE)), families.get("mbconv")
+    signature = Signature(1, 10)
     path = package.ROOT / "latency_tables" / "cpu" / TABLE / "networks.csv"
     with path.open(newline="") as file:
         rows = [r for r in csv.DictReader(file) if r["role"] == role and r["search_space"] == SPACE]
     return [
         (
-            fuse(family.lower(found, found.genotype(json.loads(r["genotype"])), task), "float32"),
+            fuse(
+                family.lower(space, space.genotype(json.loads(r["genotype"])), signature), "float32"
+            ),
             float(r["measured_ms"]),
             float(r["predicted_ms"]),
         )

@@ -1,10 +1,11 @@
-"""Published latencies of complete networks, as operators and milliseconds.
+"""Read published latencies of complete networks, and build the operators of these networks.
 
-Once-for-all MobileNetV3 and FBNet: HELP (MIT), https://github.com/HayeonLee/HELP; Accel-NASBench
-(Apache-2.0): https://github.com/afzalxo/Accel-NASBench.
+Sources:
+    Once-for-all MobileNetV3 and FBNet: HELP (MIT), https://github.com/HayeonLee/HELP
+    Accel-NASBench (Apache-2.0): https://github.com/afzalxo/Accel-NASBench
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,16 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Space:
-    """Networks with measurements on several devices."""
+    """Networks and their latencies on several devices."""
 
-    name: str
     work: OperatorWork
     choices: Floats  #: one indicator per option, for baselines
-    ms: Mapping[str, Floats]  #: latency of a batch by ``<device>_<batch>``
-    batch: Mapping[str, int]  #: by the same
+    ms: Mapping[str, Floats]  #: latency of a batch, by ``<device>_<batch>``
+    batch: Mapping[str, int]  #: batch size, by ``<device>_<batch>``
 
 
-class _Net:
-    """Collects the operators of a network."""
+class _Builder:
+    """Collects the operators of a network; ``c`` and ``h`` are the shape of the last output."""
 
     def __init__(self, c: int, h: int):
         self.c, self.h, self.nodes = c, h, list[Node]()
@@ -81,32 +81,34 @@ class _Net:
         return Graph.of(self.nodes)
 
 
-def _eighth(v: float) -> int:
-    new = max(8, int(v + 4) // 8 * 8)
-    return new + 8 if new < 0.9 * v else new
+def _round_to_8(channels: float) -> int:
+    """Round to a multiple of 8, to no less than 90 % of the value."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 def _ofa(row: Row, width: float = 1.2) -> Graph:
-    c = [_eighth(v * width) for v in (16, 16, 24, 40, 80, 112, 160, 960, 1280)]
-    net = _Net(3, int(row["resolution"]))
+    c = [_round_to_8(v * width) for v in (16, 16, 24, 40, 80, 112, 160, 960, 1280)]
+    net = _Builder(3, int(row["resolution"]))
     net.conv(c[0], 3, 2)
     net.mbconv(c[1], c[0], 3, 1, expand=False)
     for i, (stride, se) in enumerate(zip((2, 2, 2, 1, 2), (0, 1, 0, 1, 1), strict=True)):
         for j in range(int(row[f"d_{i}"])):
-            mid = _eighth(net.c * int(row[f"e_{4 * i + j}"]))
+            mid = _round_to_8(net.c * int(row[f"e_{4 * i + j}"]))
             kernel = int(row[f"ks_{4 * i + j}"])
-            net.mbconv(c[2 + i], mid, kernel, stride if j == 0 else 1, _eighth(mid / 4) * se)
+            net.mbconv(c[2 + i], mid, kernel, stride if j == 0 else 1, _round_to_8(mid / 4) * se)
     net.conv(c[7])
     net.add("mean", net.c, 1)
     net.conv(c[8])
     return net.head(1000)
 
 
+#: Kernel size, expansion and groups of each operator.
 _FBNET = [(3, 1, 1), (3, 1, 2), (3, 3, 1), (3, 6, 1), (5, 1, 1), (5, 1, 2), (5, 3, 1), (5, 6, 1)]
 
 
 def _fbnet(row: Row) -> Graph:
-    net, i = _Net(3, 32), 0
+    net, i = _Builder(3, 32), 0
     net.conv(16, 3, 1)
     stages = zip(
         (16, 24, 32, 64, 112, 184, 352), (1, 4, 4, 4, 4, 4, 1), (1, 1, 2, 2, 1, 2, 1), strict=True
@@ -124,14 +126,14 @@ def _fbnet(row: Row) -> Graph:
 
 
 def _anb(row: Row) -> Graph:
-    net = _Net(3, 224)
+    net = _Builder(3, 224)
     net.conv(32, 3, 2)
     stages = zip((16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 2, 1, 2, 1), strict=True)
     for i, (c, stride) in enumerate(stages):
         e, k, n, se = (int(row[f"block{i}_{key}"]) for key in ("e", "k", "l", "se"))
         for j in range(n):
-            squeezed = max(1, net.c // 4) if se else 0
-            net.mbconv(c, net.c * e, k, stride if j == 0 else 1, squeezed, expand=e > 1)
+            reduced = max(1, net.c // 4) if se else 0
+            net.mbconv(c, net.c * e, k, stride if j == 0 else 1, reduced, expand=e > 1)
     return net.head(1000, 1280)
 
 
@@ -139,27 +141,26 @@ _BUILD: Mapping[str, Callable[[Row], Graph]] = {"ofa": _ofa, "anb": _anb, "fbnet
 NAMES = tuple(_BUILD)
 
 
-def read(folder: Path, name: str, rows: Sequence[int] | None = None) -> Space:
+def read(folder: Path, name: str) -> Space:
     """Return a space from ``folder/name.parquet``."""
     table = pd.read_parquet(folder / f"{name}.parquet")
-    table = table if rows is None else table.iloc[list(rows)].reset_index(drop=True)
     latencies = {
         column[3:]: table[column].to_numpy(float) for column in table if column.startswith("ms_")
     }
-    named = [c for c in table if c != "macs_m" and not c.startswith("ms_")]
-    choices = pd.get_dummies(table[named].astype(str)).to_numpy(float)
+    options = [c for c in table if c != "macs_m" and not c.startswith("ms_")]
+    choices = pd.get_dummies(table[options].astype(str)).to_numpy(float)
     networks = [_BUILD[name](row) for row in table.to_dict("records")]
     batch = {device: _batch(name, device) for device in latencies}
-    return Space(name, operator_work(networks), choices, latencies, batch)
+    return Space(operator_work(networks), choices, latencies, batch)
 
 
 def _batch(space: str, device: str) -> int:
-    tail = device.rpartition("_")[2]
-    is_gpu = any(word in device for word in ("titan", "ti_", "v100", "1080"))
-    return int(tail) if space != "anb" and is_gpu and tail.isdigit() else 1
+    suffix = device.rpartition("_")[2]
+    is_gpu = any(part in device for part in ("titan", "ti_", "v100", "1080"))
+    return int(suffix) if space != "anb" and is_gpu and suffix.isdigit() else 1
 
 
 def hardware(device: str) -> str:
     """Return the name of a device without its batch size."""
-    head, _, tail = device.rpartition("_")
-    return head if tail.isdigit() and head and not head.startswith(("gold", "silver")) else device
+    name, _, batch = device.rpartition("_")
+    return name if batch.isdigit() and name and not name.startswith(("gold", "silver")) else device

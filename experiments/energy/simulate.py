@@ -1,13 +1,16 @@
-"""Energy meters: those of this machine, and simulated kernel files with a known true value.
+"""Test the energy meters of this machine, and simulated meters with a known true value.
 
-python -m experiments.energy.simulate opens every meter at the system's own paths and prints the
-result. Then it writes file trees as documented by the kernel, updates them at the rate and
-resolution of the hardware while "inferences" sleep, and measures the energy of an inference with
-hwnas as ``search`` does for the members of a front. The simulated device has a known power when
-idle and when busy. simulated.csv has a row for each meter.
+    python -m experiments.energy.simulate
 
-Source: https://docs.kernel.org/power/powercap/powercap.html (RAPL);
-https://docs.kernel.org/hwmon/ina2xx.html, ina3221.html and ltc2947.html.
+First opens every meter at its default path and prints the result. Then simulates meters: writes the
+files that the kernel documents, and updates them at the rate and resolution of the hardware while
+"inferences" sleep. The simulated device has a known power when idle and when busy. hwnas measures
+the energy of an inference as ``search`` does for the members of a front. Writes ``simulated.csv``
+with a row for each simulated meter.
+
+Sources:
+    RAPL: https://docs.kernel.org/power/powercap/powercap.html
+    hwmon: https://docs.kernel.org/hwmon/ina2xx.html, ina3221.html and ltc2947.html
 """
 
 import csv
@@ -25,13 +28,13 @@ from hwnas.core.errors import HwnasError
 from hwnas.hardware.meters.builtin import open_meter
 from hwnas.hardware.meters.meter import measure
 
-IDLE_S, BLOCK_S = 4.0, 1.0  # as hwnas.hardware.runtimes.bench
+IDLE_S, BLOCK_S = 4.0, 1.0  # as in hwnas.hardware.runtimes.bench
 INFERENCE_S = 0.002
-_COUNTED = 6  # runs that hwnas.hardware.meters.meter counts, the last of all
+_N_BLOCKS = 6  # number of last runs that hwnas.hardware.meters.meter evaluates
 RAPL_RANGE_UJ = 262_143_328_850
-RAPL_STEP_UJ = 1e6 / 2**16  # of Intel's and AMD's counters
+RAPL_STEP_UJ = 1e6 / 2**16  # resolution of the counters of Intel and AMD
 
-Write = Callable[[float, float], Mapping[str, float]]  # of joules and watts: numbers by file
+Values = Callable[[float, float], Mapping[str, float]]  # (joules, watts): content of each file
 
 
 @dataclass(frozen=True)
@@ -42,15 +45,15 @@ class Layout:
     meter: str
     channel: str
     period_s: float  #: update interval of the hardware in seconds
-    fixed: Mapping[str, str]  #: constant content, by file
-    write: Write
+    constants: Mapping[str, str]  #: content of files that do not change
+    values: Values
     idle_w: float
     active_w: float
-    drift_w: float = 0.0  #: increase of idle power in W/s, as of a device that warms up
+    drift_w_per_s: float = 0.0  #: increase of the idle power while the device warms up
 
 
 def _rapl(joules: float, watts: float) -> Mapping[str, float]:
-    """Return two packages with memory; the counter of one wraps around."""
+    """Return the counters of two packages and of memory; one counter wraps around."""
     steps = int(joules * 1e6 / RAPL_STEP_UJ)
     near_end = RAPL_RANGE_UJ - 30_000_000
     return {
@@ -58,7 +61,7 @@ def _rapl(joules: float, watts: float) -> Mapping[str, float]:
         "intel-rapl:0:0/energy_uj": int(steps * 0.5 * RAPL_STEP_UJ),  # core: part of the package
         "intel-rapl:0:1/energy_uj": int(steps * 0.1 * RAPL_STEP_UJ),  # dram
         "intel-rapl:1/energy_uj": int(steps * 0.2 * RAPL_STEP_UJ),
-        "intel-rapl:2/energy_uj": int(steps * 1.5 * RAPL_STEP_UJ),  # psys holds both packages
+        "intel-rapl:2/energy_uj": int(steps * 1.5 * RAPL_STEP_UJ),  # psys contains both packages
     }
 
 
@@ -97,22 +100,22 @@ LAYOUTS = (
 
 @final
 @dataclass
-class Device:
-    """Updates the files of a layout like the hardware, in a thread."""
+class SimulatedDevice:
+    """Updates the files of a layout in a thread, as the hardware does."""
 
     layout: Layout
     root: Path
     busy: bool = False
-    took: list[float] = field(default_factory=list)  #: seconds an inference, of each run
+    inference_s: list[float] = field(default_factory=list)  #: seconds per inference of each run
     _joules: float = 0.0
     _stop: threading.Event = field(default_factory=threading.Event)
 
-    def __enter__(self) -> "Device":
-        for name, text in self.layout.fixed.items():
+    def __enter__(self) -> "SimulatedDevice":
+        for name, content in self.layout.constants.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.root / name).write_text(f"{text}\n")
-        self._renew(self.layout.idle_w)
-        self._thread = threading.Thread(target=self._follow, daemon=True)
+            (self.root / name).write_text(f"{content}\n")
+        self._write_values(self.layout.idle_w)
+        self._thread = threading.Thread(target=self._update, daemon=True)
         self._thread.start()
         return self
 
@@ -121,58 +124,57 @@ class Device:
         self._thread.join()
 
     def run(self, n: int) -> float:
-        """Sleep as long as ``n`` inferences; return the seconds."""
+        """Sleep for the duration of ``n`` inferences; return the seconds."""
         start, self.busy = time.monotonic(), True
         time.sleep(n * INFERENCE_S)
         self.busy = False
         seconds = time.monotonic() - start
-        self.took.append(seconds / n)
+        self.inference_s.append(seconds / n)
         return seconds
 
-    def _follow(self) -> None:
-        begun = last = time.monotonic()
+    def _update(self) -> None:
+        start = last = time.monotonic()
         while not self._stop.wait(self.layout.period_s):
             now = time.monotonic()
-            idle = self.layout.idle_w + self.layout.drift_w * (now - begun)
-            watts = idle + (self.layout.active_w - self.layout.idle_w) * self.busy
+            idle_w = self.layout.idle_w + self.layout.drift_w_per_s * (now - start)
+            watts = idle_w + (self.layout.active_w - self.layout.idle_w) * self.busy
             self._joules += watts * (now - last)
             last = now
-            self._renew(watts)
+            self._write_values(watts)
 
-    def _renew(self, watts: float) -> None:
-        """Replace each file atomically: a kernel file is never half written."""
-        for name, number in self.layout.write(self._joules, watts).items():
-            file = self.root / name
-            new = file.with_name(".new")
-            new.write_text(f"{number:.0f}\n")
-            os.replace(new, file)
+    def _write_values(self, watts: float) -> None:
+        """Replace each file atomically, because readers never see a partial kernel file."""
+        for name, value in self.layout.values(self._joules, watts).items():
+            path = self.root / name
+            temporary = path.with_name(".new")
+            temporary.write_text(f"{value:.0f}\n")
+            os.replace(temporary, path)
 
 
-def real() -> list[str]:
-    """Return the result of each meter of this machine, one line per meter."""
-    said = []
+def read_real_meters() -> list[str]:
+    """Read each meter of this machine for a second; return a line with the result of each."""
+    lines = []
     for name in ("rapl", "nvml", "hwmon"):
         try:
             meter = open_meter(name)
-            before = meter.read()
+            start_j = meter.read()
             time.sleep(1)
-            said.append(f"{name}: {meter.source}: {meter.read() - before:.3f} J in a second")
+            lines.append(f"{name}: {meter.source}: {meter.read() - start_j:.3f} J in a second")
             meter.close()
         except HwnasError as error:
-            said.append(f"{name}: {error}")
-    return said
+            lines.append(f"{name}: {error}")
+    return lines
 
 
-def simulated(layout: Layout) -> dict[str, str | float | bool]:
-    """Return the measurements of a layout, with the true value."""
-    with tempfile.TemporaryDirectory() as folder, Device(layout, Path(folder)) as device:
+def measure_simulated(layout: Layout) -> dict[str, str | float | bool]:
+    """Return the measured and the true energy of a simulated inference."""
+    with tempfile.TemporaryDirectory() as folder, SimulatedDevice(layout, Path(folder)) as device:
         meter = open_meter(layout.meter, layout.channel, Path(folder))
-        found = measure(meter, device.run, IDLE_S, BLOCK_S)
+        energy = measure(meter, device.run, IDLE_S, BLOCK_S)
         meter.close()
-    seconds = statistics.fmean(
-        device.took[-_COUNTED:]
-    )  # sleeping takes slightly longer than requested
-    true_mj, figure = (layout.active_w - layout.idle_w) * seconds * 1e3, found.figure
+    # Not INFERENCE_S: sleeping takes slightly longer than requested.
+    seconds = statistics.fmean(device.inference_s[-_N_BLOCKS:])
+    true_mj, figure = (layout.active_w - layout.idle_w) * seconds * 1e3, energy.figure
     return {
         "meter": layout.name,
         "true_mj": round(true_mj, 4),
@@ -181,17 +183,17 @@ def simulated(layout: Layout) -> dict[str, str | float | bool]:
         "high_mj": round(figure.upper, 4),
         "error": f"{figure.value / true_mj - 1:+.2%}",
         "holds": figure.lower <= true_mj <= figure.upper,
-        "idle_w": round(found.idle_w, 3),
-        "n": found.n,
+        "idle_w": round(energy.idle_w, 3),
+        "n": energy.n,
     }
 
 
 def main() -> None:
     """Test the real meters, then the simulated ones."""
-    print("Meters of this machine:", *real(), sep="\n  ")
+    print("Meters of this machine:", *read_real_meters(), sep="\n  ")
     rows = []
     for layout in LAYOUTS:
-        rows.append(simulated(layout))
+        rows.append(measure_simulated(layout))
         print(rows[-1], flush=True)
     with (Path(__file__).parent / "simulated.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

@@ -1,8 +1,9 @@
-"""Cost and gain of each export step, from the proofs of exports.
+"""Print the cost and the accuracy of each export step as a CSV file.
 
     python experiments/export_fashion_mnist/table.py EXPORT... > steps.csv
 
-Every ``EXPORT`` is the folder of one exported model, or a parent of such folders.
+Every ``EXPORT`` is the folder of an exported model, or a parent of such folders. The figures come
+from the ``proof.json`` of each export.
 """
 
 import csv
@@ -14,7 +15,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Print a line for each step of each export."""
+    """Print a row for each step of each export."""
     rows = [row for name in sys.argv[1:] for row in _steps(Path(name))]
     writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -24,9 +25,8 @@ def main() -> None:
 def _steps(root: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(root.rglob("proof.json")):
         proof = json.loads(path.read_text(encoding="utf-8"))
-        own = proof["artefacts"][proof["own_artefact"]]["accuracy"]
+        artefact = proof["artefacts"][proof["own_artefact"]]
         for step in proof["finishing"]["steps"]:
-            accuracy = step["accuracy"]
             yield {
                 "export": path.parent.parent.parent.name,
                 "target": proof["target"]["name"],
@@ -34,9 +34,9 @@ def _steps(root: Path) -> Iterator[dict[str, Any]]:
                 "step": step["step"],
                 "epochs": step["epochs"],
                 "seconds": round(step["seconds"], 1),
-                "accuracy_validation": accuracy[0],
+                "accuracy_validation": step["accuracy"][0],
                 "accuracy_test_fp32": proof["reference"]["accuracy"][0],
-                "accuracy_test_own": own[0],
+                "accuracy_test_own": artefact["accuracy"][0],
                 "latency_ms": proof["figures"]["latency_ms"][0],
                 "latency_source": proof["figures"]["latency_ms"][1],
                 "flash_kib": proof["figures"]["flash_kib"][0],

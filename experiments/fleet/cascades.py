@@ -1,20 +1,19 @@
-"""Savings by cascades: plans with and without them, on generated fleets.
+"""Cost of plans with and without cascades, on generated fleets.
 
     python -m experiments.fleet.cascades FLEETS SCALE [SECONDS]
 
-Each fleet has 10 devices, 8 models, 4 classes and 6 hours; SCALE multiplies its demand, SECONDS
+Each fleet has 10 devices, 8 models, 4 classes and 6 hours. SCALE multiplies its demand. SECONDS
 limit each solution (60). Both plans are simulated with five seeds not used in planning.
 """
 
 import csv
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.fleet import made
-from experiments.fleet.rules import late
+from experiments.fleet import generated
+from experiments.fleet.published_rules import max_late_fraction, without_cascades
 from hwnas.core.progress import NullProgress
 from hwnas.fleet import planner
 from hwnas.fleet.problem import read_problem
@@ -23,27 +22,25 @@ from hwnas.fleet.task import PlanningTask
 HERE = Path(__file__).parent
 
 
-def compared(folder: Path, seed: int, scale: float, limit_s: float) -> dict[str, Any]:
-    """Return a row for one fleet: cost and late requests of both plans."""
-    made.write(folder, seed=seed, n_models=8, scale=scale, hours=6)
+def compare(folder: Path, seed: int, scale: float, limit_s: float) -> dict[str, Any]:
+    """Return a row for one fleet: cost and fraction of late requests of both plans."""
+    generated.write(folder, seed=seed, n_models=8, scale=scale, hours=6)
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
     task = PlanningTask(problem, planner.read_choices(problem, NullProgress()), "cost")
-    o = task.choices.options
-    alone = replace(task.choices, options=o.only((o.second < 0).nonzero()[0]))
     row: dict[str, Any] = {"fleet": seed, "scale": scale}
-    for name, each in (("cascades", task), ("single", replace(task, choices=alone))):
-        found = planner.plan_task(each, limit_s, [0, 1, 2, 3], NullProgress()).plan
-        row |= {f"{name}_usd": found.value, f"{name}_late": late(problem, found),
-                f"{name}_gap": found.gap}  # fmt: skip
+    for name, variant in (("cascades", task), ("single", without_cascades(task))):
+        plan = planner.plan_task(variant, limit_s, [0, 1, 2, 3], NullProgress()).plan
+        row |= {f"{name}_usd": plan.value, f"{name}_late": max_late_fraction(problem, plan),
+                f"{name}_gap": plan.gap}  # fmt: skip
     return row | {"saved": 1 - row["cascades_usd"] / row["single_usd"]}
 
 
 def main(fleets: int, scale: float, limit_s: float) -> None:
-    """Compare on fleets, and write the results."""
+    """Compare the plans of each fleet, and write the results."""
     rows = []
     for seed in range(1, fleets + 1):
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(compared(Path(folder), seed, scale, limit_s))
+            rows.append(compare(Path(folder), seed, scale, limit_s))
         print(rows[-1], flush=True)
     with (HERE / f"cascades_x{scale:g}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")

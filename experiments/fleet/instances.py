@@ -1,10 +1,11 @@
-"""Random instances: tiny ones compared with exhaustive search, others checked by a file checker.
+"""Plans of random instances, compared with exhaustive search or checked for broken constraints.
 
     python -m experiments.fleet.instances tiny 50
     python -m experiments.fleet.instances random 1000
 
-The checker (tests/fleet/checker.py) reads plan.yaml, service.yaml, fleet.yaml and the CSV files
-and shares no code with the planner. Writes one row per instance to this folder.
+``tiny`` compares plans of tiny instances with exhaustive search. ``random`` checks plans with
+tests/fleet/checker.py, which reads only plan.yaml, service.yaml, fleet.yaml and the CSV files, and
+shares no code with the planner. Each writes one row per instance to this folder.
 """
 
 import csv
@@ -34,61 +35,62 @@ HERE = Path(__file__).parent
 POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # simulated goodputs are shared by all instances
 
 
-def _problem(folder: Path) -> PlanningProblem:
+def _read_problem(folder: Path) -> PlanningProblem:
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
     return dataclasses.replace(problem, arrivals=(POISSON,))
 
 
-def tiny(seed: int, folder: Path) -> dict[str, Any]:
-    """Return the results of plan and of exhaustive search for a tiny instance."""
+def compare_tiny(seed: int, folder: Path) -> dict[str, Any]:
+    """Return the costs found by the planner and by exhaustive search for a tiny instance."""
     examples.write_random(folder, np.random.default_rng(seed), classes=1, tiny=True)
-    problem = _problem(folder)
+    problem = _read_problem(folder)
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
-    found = solve_task(task, 60, NullProgress())
-    value = found.value if found.serves else math.inf
-    best = brute_force.least_cost(task)
-    near = value == best or math.isclose(value, best, rel_tol=1e-6)
-    return {"seed": seed, "cost": value, "brute_force": best, "equal": near}
+    solution = solve_task(task, 60, NullProgress())
+    cost = solution.value if solution.serves else math.inf
+    minimum = brute_force.least_cost(task)
+    equal = cost == minimum or math.isclose(cost, minimum, rel_tol=1e-6)
+    return {"seed": seed, "cost": cost, "brute_force": minimum, "equal": equal}
 
 
-def drawn(seed: int, folder: Path) -> dict[str, Any]:
+def check_random(seed: int, folder: Path) -> dict[str, Any]:
     """Return the result of the checker for the plan of a random instance."""
     rng = np.random.default_rng(seed)
     examples.write_random(folder, rng, classes=int(rng.integers(1, 4)), tiny=False)
     examples.write_answers(folder, rng)
-    problem = _problem(folder)
+    problem = _read_problem(folder)
     objective = OBJECTIVES[seed % 3]
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), objective)
-    found = solve_task(task, 3, NullProgress())
-    if not found.serves:
+    solution = solve_task(task, 3, NullProgress())
+    if not solution.serves:
         return {"seed": seed, "outcome": "refused", "words": "a limit leaves demand unserved"}
-    (folder / "plan.yaml").write_bytes(to_yaml(to_plan(found)))
-    broken = checker.find_violations(folder, folder)
-    cascades = sum(r.second is not None for h in to_plan(found).hours for r in h.routes)
-    return {"seed": seed, "outcome": "broken" if broken else "holds", "objective": objective,
-            "value": found.value, "gap": to_plan(found).gap, "cascades": cascades,
-            "words": "; ".join(broken)}  # fmt: skip
+    plan = to_plan(solution)
+    (folder / "plan.yaml").write_bytes(to_yaml(plan))
+    violations = checker.find_violations(folder, folder)
+    cascades = sum(route.second is not None for hour in plan.hours for route in hour.routes)
+    return {"seed": seed, "outcome": "broken" if violations else "holds", "objective": objective,
+            "value": solution.value, "gap": plan.gap, "cascades": cascades,
+            "words": "; ".join(violations)}  # fmt: skip
 
 
-def main(kind: str, wanted: int) -> None:
-    """Try the requested number of seeds, or of tiny ones until the requested number has a plan."""
+def main(kind: str, n_rows: int) -> None:
+    """Evaluate ``n_rows`` random instances, or ``n_rows`` tiny instances that have a plan."""
     rows: list[dict[str, Any]] = []
     seed = 0
-    while len(rows) < wanted:
+    while len(rows) < n_rows:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                row = (tiny if kind == "tiny" else drawn)(seed, Path(folder))
+                row = (compare_tiny if kind == "tiny" else check_random)(seed, Path(folder))
             except HwnasError as error:
                 row = {"seed": seed, "outcome": "refused", "words": str(error).replace(folder, "")}
         seed += 1
         if kind == "random" or math.isfinite(row.get("cost", math.inf)):
             rows.append(row)
             _write(kind, rows)
-    _tell(kind, rows, seed)
+    _print_summary(kind, rows, seed)
 
 
 def _write(kind: str, rows: list[dict[str, Any]]) -> None:
-    """Write the rows so far, so that nothing is lost."""
+    """Write all rows so far; an interrupted run keeps them."""
     names = [*dict.fromkeys(name for row in rows for name in row)]
     with (HERE / f"{kind}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
@@ -96,12 +98,13 @@ def _write(kind: str, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def _tell(kind: str, rows: list[dict[str, Any]], seed: int) -> None:
+def _print_summary(kind: str, rows: list[dict[str, Any]], n_seeds: int) -> None:
     if kind == "tiny":
-        print(f"{sum(row['equal'] for row in rows)} of {len(rows)} equal, of {seed} seeds")
+        n_equal = sum(row["equal"] for row in rows)
+        print(f"{n_equal} of {len(rows)} have equal costs; {n_seeds} seeds tried")
     else:
-        told = [row["outcome"] for row in rows]
-        print({name: told.count(name) for name in sorted({*told})})
+        outcomes = [row["outcome"] for row in rows]
+        print({name: outcomes.count(name) for name in sorted({*outcomes})})
 
 
 if __name__ == "__main__":

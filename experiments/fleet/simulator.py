@@ -1,9 +1,9 @@
-"""The simulator compared with queueing theory, and its speed.
+"""Error of the simulator compared with queueing theory, and its speed.
 
     python -m experiments.fleet.simulator
 
-Writes simulator.csv: the mean time in a queue relative to theory, and millions of requests
-simulated per second by this process in a fleet of 48 replicas with cascades and failures.
+Writes simulator.csv: the mean time in a queue relative to theory, and the millions of requests that
+this process simulates per second in a fleet of 48 replicas with cascades and failures.
 """
 
 import csv
@@ -24,8 +24,8 @@ def mean(load: float, servers: int, noise: events.Floats, seed: int) -> float:
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(1 / (load * servers), N))
     pools, routes = events.single_pool(np.ones(1), 0.0, servers, noise)
-    found = events.simulate(arrivals, np.zeros(N, np.int32), pools, routes, seed=seed)
-    return float(found.latency_s[N // 10 :].mean())
+    outcomes = events.simulate(arrivals, np.zeros(N, np.int32), pools, routes, seed=seed)
+    return float(outcomes.latency_s[N // 10 :].mean())
 
 
 def erlang_c(load: float, servers: int) -> float:
@@ -37,32 +37,32 @@ def erlang_c(load: float, servers: int) -> float:
 
 
 def speed() -> float:
-    """Return the requests that this process simulates per second."""
+    """Return the number of requests that this process simulates per second of CPU time."""
     n_pools, n = 6, 3_000_000
     service = np.stack([(np.arange(1, 9) * 0.0005 + 0.001) * (p + 1) for p in range(n_pools)])
     eight = np.full(n_pools, 8, np.int32)
     pools = events.PoolArrays(
         service, eight, np.zeros(n_pools), eight, events.lognormal_noise(0.1), np.zeros(n_pools)
     )
-    klass = np.repeat(np.arange(4), 2).astype(np.int32)
+    request_class = np.repeat(np.arange(4), 2).astype(np.int32)
     routes = events.RouteArrays(
-        klass, np.full(8, 0.5), np.ones(8), np.array([0, 1, 1, 2, 2, 3, 0, 3], np.int32),
+        request_class, np.full(8, 0.5), np.ones(8), np.array([0, 1, 1, 2, 2, 3, 0, 3], np.int32),
         np.array([4, -1, 5, -1, -1, -1, 5, 4], np.int32), np.full(8, 0.2), np.full(8, 0.002),
         np.full(8, 0.002),
     )  # fmt: skip
     rng = np.random.default_rng(3)
     arrivals, route = np.cumsum(rng.exponential(1 / 6000, n)), rng.integers(0, 8, n)
-    dead = events.IncidentArrays(
+    failures = events.IncidentArrays(
         np.arange(6.0) + 20, np.arange(0, 48, 8).astype(np.int32), np.zeros(6, np.int32), np.ones(6)
     )
     events.simulate(arrivals[:1000], route[:1000].astype(np.int32), pools, routes)  # compiles
-    began = time.process_time()
-    events.simulate(arrivals, route.astype(np.int32), pools, routes, dead)
-    return n / (time.process_time() - began)
+    start = time.process_time()
+    events.simulate(arrivals, route.astype(np.int32), pools, routes, failures)
+    return n / (time.process_time() - start)
 
 
 def main() -> None:
-    """Compare, and write the table."""
+    """Compare with theory, measure the speed, and write the table."""
     quantiles = (np.arange(1 << 20) + 0.5) / (1 << 20)
     memoryless = -np.log1p(-quantiles)
     memoryless /= memoryless.mean()
@@ -72,16 +72,16 @@ def main() -> None:
         rows.append({"queue": "M/D/1", "load": load, "simulated_over_theory": round(ratio, 5)})
         for servers in SERVERS:
             ratio = mean(load, servers, memoryless, 1) / erlang_c(load, servers)
-            row = {"queue": f"M/M/{servers}", "load": load, "simulated_over_theory": ratio}
-            rows.append(row | {"simulated_over_theory": round(ratio, 5)})
-    fast = round(speed() / 1e6, 2)
+            queue = f"M/M/{servers}"
+            rows.append({"queue": queue, "load": load, "simulated_over_theory": round(ratio, 5)})
+    speed_m = round(speed() / 1e6, 2)
     rows.append({"queue": "48 replicas, million requests/s of CPU time", "load": "",
-                 "simulated_over_theory": fast})  # fmt: skip
+                 "simulated_over_theory": speed_m})  # fmt: skip
     with (HERE / "simulator.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print(f"{fast} million requests per second")
+    print(f"{speed_m} million requests per second of CPU time")
 
 
 if __name__ == "__main__":

@@ -7,27 +7,27 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb
 
-_FIXED_S, _EACH_S = 0.040, 0.010
+_FIXED_S, _PER_IMAGE_S = 0.040, 0.010
 
 
 class TritonPythonModel:
-    """A device whose speed is independent of the load of the machine."""
+    """A model whose speed is independent of the load of the machine."""
 
     def initialize(self, arguments: dict[str, str]) -> None:
         """Read the names of the inputs and outputs."""
-        said = json.loads(arguments["model_config"])
-        self.image = said["input"][0]["name"]
-        self.outputs = {out["name"]: int(out["dims"][0]) for out in said["output"]}
+        config = json.loads(arguments["model_config"])
+        self.image = config["input"][0]["name"]
+        self.outputs = {output["name"]: int(output["dims"][0]) for output in config["output"]}
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Sleep for the duration of the batch, and return outputs."""
         sizes = [len(pb.get_input_tensor_by_name(r, self.image).as_numpy()) for r in requests]
-        time.sleep(_FIXED_S + _EACH_S * sum(sizes))
+        time.sleep(_FIXED_S + _PER_IMAGE_S * sum(sizes))
         return [
             pb.InferenceResponse(
                 [
-                    pb.Tensor(k, np.zeros((n, width), np.float32))
-                    for k, width in self.outputs.items()
+                    pb.Tensor(name, np.zeros((n, width), np.float32))
+                    for name, width in self.outputs.items()
                 ]
             )
             for n in sizes

@@ -2,8 +2,8 @@
 
     python -m experiments.fleet.trace FOLDER
 
-Writes load.csv, one row per hour, and arrivals.csv, one row per request. The same seed gives the
-same bytes.
+Writes load.csv with one row per hour, and arrivals.csv with one row per request. The same seed
+gives identical files.
 """
 
 import csv
@@ -12,33 +12,33 @@ from pathlib import Path
 
 import numpy as np
 
-#: Requests a second at night and at the peak, and the hour of the peak.
+#: Requests per second at night and at the peak, and the hour of the peak.
 CLASSES = {"counter": (2_000, 15_000, 13), "phone": (12_000, 40_000, 20)}
-_WIDE = 4.5  # hours, of a peak
-_NOISE = 0.05  # of a rate
+_PEAK_WIDTH_H = 4.5
+_NOISE = 0.05  # standard deviation of the logarithm of a rate
 #: Two states of arrivals (a Markov-modulated Poisson process; Heffes and Lucantoni, 1986): rates
 #: relative to their mean, and the mean number of requests until the state changes.
-_STATES, _LASTING = (0.6, 2.2), 400.0
-_ARRIVALS = 6_000
+_STATE_RATES, _MEAN_STATE_REQUESTS = (0.6, 2.2), 400.0
+_N_ARRIVALS = 6_000
 
 
 def load(rng: np.random.Generator) -> list[dict[str, float]]:
     """Return the rates of a day, one row per hour."""
     hours = np.arange(24)
     rates = {}
-    for name, (night, peak, at) in CLASSES.items():
-        shape = np.exp(-((((hours - at + 12) % 24 - 12) / _WIDE) ** 2))
+    for name, (night, peak, peak_hour) in CLASSES.items():
+        shape = np.exp(-((((hours - peak_hour + 12) % 24 - 12) / _PEAK_WIDTH_H) ** 2))
         rates[name] = (night + (peak - night) * shape) * rng.lognormal(0.0, _NOISE, 24)
     return [{"hour": int(h), **{n: round(float(v[h]), 1) for n, v in rates.items()}} for h in hours]
 
 
 def arrivals(rng: np.random.Generator) -> list[dict[str, float]]:
     """Return arrivals in seconds, one row per request, with a mean of about one per second."""
-    at, state, rows = 0.0, 0, []
-    for _ in range(_ARRIVALS):
-        at += float(rng.exponential(1 / _STATES[state]))
-        rows.append({"time": round(at, 6)})
-        if rng.random() < 1 / _LASTING:
+    time_s, state, rows = 0.0, 0, []
+    for _ in range(_N_ARRIVALS):
+        time_s += float(rng.exponential(1 / _STATE_RATES[state]))
+        rows.append({"time": round(time_s, 6)})
+        if rng.random() < 1 / _MEAN_STATE_REQUESTS:
             state = 1 - state
     return rows
 

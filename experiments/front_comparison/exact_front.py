@@ -14,9 +14,9 @@ from hwnas.core.pareto import non_dominated
 
 
 def main() -> None:
-    """Print the front."""
+    """Print the non-dominated rows, in ascending order of latency."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("table", metavar="FILE", help="Parquet")
+    parser.add_argument("table", metavar="FILE", help="a Parquet file")
     parser.add_argument("--accuracy", required=True, metavar="COLUMN")
     parser.add_argument("--latency", required=True, metavar="COLUMN")
     arguments = parser.parse_args()

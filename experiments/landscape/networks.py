@@ -1,4 +1,4 @@
-"""Networks spread over latencies, each trained separately like the candidates of a search.
+"""Train networks of a wide range of latencies, each separately like a candidate of a search.
 
 python -m experiments.landscape.networks DIR OUT.csv [--minutes 40] [--seed 0]
 
@@ -27,10 +27,10 @@ from hwnas.workflows.components import accuracies
 from hwnas.workflows.config.compose import compose
 
 LATENCIES_MS = 0.006, 0.2
-MOST_MACS = 9e6  # larger ones take minutes
+MAX_MACS = 9e6  # the training of larger networks takes minutes
 COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib")
-SHARES = (0.0, 0.0, 0.3, 0.6, 0.8)  # of choices set to their smallest option
-_TRIES = 14  # compiled networks for each trained one
+SMALLEST_FRACTIONS = (0.0, 0.0, 0.3, 0.6, 0.8)  # of choices set to their smallest option
+_TRIES = 14  # compiled networks for each trained network
 
 
 def main() -> None:
@@ -40,57 +40,55 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="OUT.csv")
     parser.add_argument("--minutes", type=float, default=40.0)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as kept, asked.out.open("a", newline="") as file:
-        words = ["+target=npu", "dataset=fashion_mnist", f"dataset.path={asked.data}"]
-        words += [f"run.supernets={kept}", "trained.confidence=null"]
-        parts = components.parts(compose("search", words), NullProgress())
-        cost_model, evaluator = (
-            components.cost_model(parts, None),
-            accuracies(parts, NullProgress()),
-        )
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, arguments.out.open("a", newline="") as file:
+        options = ["+target=npu", "dataset=fashion_mnist", f"dataset.path={arguments.data}"]
+        options += [f"run.supernets={folder}", "trained.confidence=null"]
+        parts = components.parts(compose("search", options), NullProgress())
+        cost_model = components.cost_model(parts, None)
+        evaluator = accuracies(parts, NullProgress())
         names = [*parts.space.choices]
         writer = csv.writer(file)
         if file.tell() == 0:
             writer.writerow(["id", *names, *COSTS, "macs", "after_1", "after_3", "seconds"])
         for number in itertools.count():
-            if time.monotonic() - began > 60 * asked.minutes:
+            if time.monotonic() - start > 60 * arguments.minutes:
                 break
-            rng = random.Random(f"landscape {asked.seed} {number}")
-            best: tuple[float, Genotype, Cost, int] | None = None
-            aim = rng.uniform(*map(math.log, LATENCIES_MS))
+            rng = random.Random(f"landscape {arguments.seed} {number}")
+            nearest: tuple[float, Genotype, Cost, int] | None = None
+            log_latency = rng.uniform(*map(math.log, LATENCIES_MS))
             for _ in range(_TRIES):
-                genotype = _drawn(parts.space, rng)
-                cost, work = cost_model.cost(genotype), n_macs(parts.networks.lower(genotype))
-                if cost.reason or work > MOST_MACS or parts.config.allowed.exceeded(cost.figures):
+                genotype = _sample(parts.space, rng)
+                cost, macs = cost_model.cost(genotype), n_macs(parts.networks.lower(genotype))
+                if cost.reason or macs > MAX_MACS or parts.config.allowed.exceeded(cost.figures):
                     continue
-                away = abs(math.log(cost.figures["latency_ms"].value) - aim)
-                if best is None or away < best[0]:
-                    best = away, genotype, cost, work
-            if best is None:
+                distance = abs(math.log(cost.figures["latency_ms"].value) - log_latency)
+                if nearest is None or distance < nearest[0]:
+                    nearest = distance, genotype, cost, macs
+            if nearest is None:
                 continue
-            _, genotype, cost, work = best
-            since = time.monotonic()
+            _, genotype, cost, macs = nearest
+            training_start = time.monotonic()
             details = evaluator.score(genotype).details
-            took = time.monotonic() - since
-            own = parts.space.assignment(genotype)
+            seconds = time.monotonic() - training_start
+            assignment = parts.space.assignment(genotype)
             writer.writerow(
-                [genotype.id, *(own.get(name, "") for name in names)]
+                [genotype.id, *(assignment.get(name, "") for name in names)]
                 + [f"{cost.figures[name].value:.6g}" for name in COSTS]
-                + [work, *(f"{value:.4f}" for value in details.values()), f"{took:.1f}"]
+                + [macs, *(f"{value:.4f}" for value in details.values()), f"{seconds:.1f}"]
             )
             file.flush()
 
 
-def _drawn(space: Space, rng: random.Random) -> Genotype:
-    """Return a random genotype, often close to the smallest, of any resolution."""
-    share, any_resolution = rng.choice(SHARES), rng.random() < 0.6
+def _sample(space: Space, rng: random.Random) -> Genotype:
+    """Return a random genotype, often close to the smallest one, of any resolution."""
+    fraction, any_resolution = rng.choice(SMALLEST_FRACTIONS), rng.random() < 0.6
     return space.genotype(
         {
             name: options[0]
-            if rng.random() < share and not (any_resolution and name == "resolution")
+            if rng.random() < fraction and not (any_resolution and name == "resolution")
             else rng.choice(options)
             for name, options in space.choices.items()
         }

@@ -1,12 +1,16 @@
-"""Complete searches on the response surface: two processes, a simulated clock, and no training.
+"""Simulated searches on the response surface: two processes, a simulated clock, and no training.
 
 python -m experiments.landscape.searches DIR [--minutes 20] [--seeds 6] [--without-sums]
     [--searched]
 
-Costs are those of the roofline of the target ``npu``. Accuracies have the noise of 6,000 images,
-and a network stops after its first epoch as in a search. Prints, for each seed, the slowdown of the
-front relative to the best front of the surface at equal accuracy: the geometric mean over
-accuracies of 0.883 to 0.931, those of each third, and the number of candidates with 16 pixels.
+DIR contains Fashion-MNIST as Parquet files. Costs are those of the roofline of the target ``npu``.
+Accuracies have the noise of 6,000 images. Training stops early after the first epoch as in a
+search.
+
+Prints, for each seed, the slowdown of the search's front: its latency relative to the best front of
+the surface at equal accuracy. The values are the geometric means over accuracies of 0.883 to 0.931,
+and over the lower, middle and upper third of them. Also prints the number of candidates, and the
+fraction with 16 pixels.
 """
 
 import argparse
@@ -15,7 +19,7 @@ import heapq
 import math
 import random
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -25,7 +29,7 @@ import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from experiments.landscape.landscape import READ, SEARCHED, Landscape
+from experiments.landscape.landscape import NETWORKS_CSV, SEARCHED_CSV, Landscape
 from hwnas.core.pareto import non_dominated
 from hwnas.core.progress import NullProgress
 from hwnas.hardware.costs.cost_model import CostModel
@@ -49,21 +53,21 @@ Point = tuple[float, float]  # latency in ms, error
 
 LEVELS = np.exp(np.linspace(math.log(1 - 0.883), math.log(1 - 0.931), 13))
 _THIRDS = slice(0, 4), slice(4, 9), slice(9, 13)
-_WORST = math.log(6)  # slowdown if an accuracy is not reached
-_CONFIDENCE, _ENOUGH = 1.645, 5
-_FIRST = 0.37  # fraction of the seconds of both trainings for the first
-_THOUGHT_S = 2.0
-_GENERATIONS, _CHILDREN, _DRAWN = 40, 100, 400  # evaluations for the best front of the surface
+_MAX_LOG_SLOWDOWN = math.log(6)  # also if an accuracy is not reached
+_Z, _MIN_COMPLETE = 1.645, 5  # of early stopping: 95 %, and complete trainings before the first
+_FIRST_EPOCH = 0.37  # fraction of the seconds of a complete training
+_PROPOSAL_S = 2.0
+_GENERATIONS, _CHILDREN, _N_RANDOM = 40, 100, 400  # of the search for the best front
 
 
 @dataclass
-class World:
-    """The configuration of a search."""
+class SearchSetup:
+    """The search space and the cost model of a search."""
 
     networks: Networks
     space: SearchSpace
     cost_model: CostModel
-    fits: Any
+    is_allowed: Any
 
     def __post_init__(self) -> None:
         self.costs = functools.cache(self._costs)
@@ -71,22 +75,35 @@ class World:
     def _costs(self, genotype: Genotype) -> tuple[float, float]:
         """Return latency and energy; NaN beyond the budget."""
         cost = self.cost_model.cost(genotype)
-        if cost.reason or not self.fits(cost.figures):
+        if cost.reason or not self.is_allowed(cost.figures):
             return math.nan, math.nan
         return cost.figures["latency_ms"].value, cost.figures["energy_mj"].value
 
 
-def opened(data: str) -> World:
-    """Return the configuration of ``search +target=npu`` on Fashion-MNIST with modelled costs."""
-    with tempfile.TemporaryDirectory() as kept:
-        words = ["+target=npu", "dataset=fashion_mnist", f"dataset.path={data}", "cost=roofline"]
-        parts = components.parts(
-            compose("search", [*words, f"run.supernets={kept}"]), NullProgress()
-        )
+@dataclass(eq=False)
+class _Training:
+    """A running training of the simulation."""
+
+    trial: optuna.Trial
+    end_s: float
+    duration_s: float
+    costs: Array
+    error: float  #: measured, or predicted if the training stops early
+    is_complete: bool  #: whether it continues after the first epoch
+
+
+def load_setup(data: str) -> SearchSetup:
+    """Return the setup of ``search +target=npu`` on Fashion-MNIST with modelled costs."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["+target=npu", "dataset=fashion_mnist", f"dataset.path={data}", "cost=roofline"]
+        config = compose("search", [*options, f"run.supernets={folder}"])
+        parts = components.parts(config, NullProgress())
     (space,) = parts.space.members
     limits = parts.config.allowed
     cost_model = components.cost_model(parts, None)
-    return World(parts.networks, space, cost_model, lambda found: not limits.exceeded(found))
+    return SearchSetup(
+        parts.networks, space, cost_model, lambda figures: not limits.exceeded(figures)
+    )
 
 
 def main() -> None:
@@ -95,158 +112,184 @@ def main() -> None:
     parser.add_argument("data", metavar="DIR")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--without-sums", action="store_true")
+    parser.add_argument(
+        "--without-sums", action="store_true", help="use a sampler without graph features"
+    )
     parser.add_argument(
         "--searched",
         action="store_true",
         help="fit the surface to the networks of two searches as well",
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    world = opened(asked.data)
-    paths = (READ, SEARCHED) if asked.searched else (READ,)
-    land = Landscape(world.networks, world.space, paths)
+    setup = load_setup(arguments.data)
+    paths = (NETWORKS_CSV, SEARCHED_CSV) if arguments.searched else (NETWORKS_CSV,)
+    landscape = Landscape(setup.networks, setup.space, paths)
     print(
-        f"landscape: {land.residual:.3f} left, {land.reading:.3f} of it from validation", flush=True
+        f"response surface: residual {landscape.residual:.3f}, of which validation "
+        f"{landscape.validation_std:.3f}",
+        flush=True,
     )
-    best, behind = _best(world, land), []
-    for seed in range(asked.seeds):
-        summary = (
-            None if asked.without_sums else summary_features(world.space, world.networks.lower)
+    best, slowdowns = best_front(setup, landscape), []
+    summary = (
+        None if arguments.without_sums else summary_features(setup.space, setup.networks.lower)
+    )
+    for seed in range(arguments.seeds):
+        points, n, fraction_16 = simulate_search(
+            setup, landscape, seed, 60 * arguments.minutes, summary
         )
-        found, n, small = searched(world, land, seed, 60 * asked.minutes, summary)
-        behind.append(_behind(found, best))
-        print(f"seed {seed}: {n} candidates, {_said(behind[-1])}, {small:.0%} of 16 px", flush=True)
-    means = np.mean(behind, axis=1)
-    spread = means.std() / math.sqrt(len(means))
-    print(f"all: {_said(np.mean(behind, axis=0))}; times or over {math.exp(spread):.2f}")
+        slowdowns.append(log_slowdowns(points, best))
+        print(
+            f"seed {seed}: {n} candidates, {_format_slowdown(slowdowns[-1])}, "
+            f"{fraction_16:.0%} with 16 px",
+            flush=True,
+        )
+    means = np.mean(slowdowns, axis=1)
+    std_error = means.std() / math.sqrt(len(means))
+    print(
+        f"all: {_format_slowdown(np.mean(slowdowns, axis=0))}; standard error: a factor of "
+        f"{math.exp(std_error):.2f}"
+    )
 
 
-def searched(  # noqa: PLR0913, PLR0917
-    world: World,
-    land: Landscape,
+def simulate_search(  # noqa: PLR0913, PLR0917
+    setup: SearchSetup,
+    landscape: Landscape,
     seed: int,
     limit_s: float,
     summary: FeatureFunction | None,
     first: Sequence[Mapping[str, Any]] = (),
     n_points: float = math.inf,
 ) -> tuple[list[Point], int, float]:
-    """Return true points of fully trained networks, the number of candidates, the part of 16 px.
+    """Return the results of a simulated search.
 
     Args:
-        world: The configuration of the search.
-        land: The response surface.
+        setup: The setup of the search.
+        landscape: The response surface.
         seed: Seed of the sampler and of the noise.
         limit_s: Simulated time limit in seconds.
         summary: Summary features of the sampler.
         first: Assignments of the first trials.
-        n_points: Maximum number of fully trained networks.
+        n_points: Maximum number of completely trained networks.
+
+    Returns:
+        Latency and true error of each completely trained network, the number of candidates, and the
+        fraction of candidates with 16 pixels.
     """
-    space = world.space
+    space = setup.space
     distributions: dict[str, BaseDistribution] = {
         name: CategoricalDistribution(options) for name, options in space.choices.items()
     }
 
-    def costs(assignments: Sequence[Mapping[str, Any]]) -> Array:
-        return np.array([world.costs(space.genotype(a)) for a in assignments]).reshape(-1, 2)
+    def costs_of(assignments: Sequence[Mapping[str, Any]]) -> Array:
+        return np.array([setup.costs(space.genotype(a)) for a in assignments]).reshape(-1, 2)
 
     sampler = ParetoSampler(
-        costs,
+        costs_of,
         seed=seed,
         search_space=distributions,
         active=lambda assignment: space.assignment(space.genotype(assignment)),
         optional=space.optional(),
         scope=space.scope,
         n_costs=12,
-        work=work_features(space, world.networks.lower),
+        work=work_features(space, setup.networks.lower),
         summary=summary,
     )
     study = optuna.create_study(directions=["maximize", "minimize", "minimize"], sampler=sampler)
     for assignment in first:
         study.enqueue_trial(dict(assignment))
     rng = np.random.default_rng(1000 + seed)
-    free, running = [(0.0, 0), (0.0, 1)], list[tuple[float, Any, float, float, Array, bool]]()
-    told: list[
-        tuple[Array, float, bool]
-    ] = []  # costs, measured error, whether training is complete
-    points, sides = list[Point](), list[int]()
-    while free:
-        now, process = heapq.heappop(free)
-        for ended in [one for one in running if one[0] <= now]:
-            running.remove(ended)
-            _tell(study, *ended[1:5])
-            told.append((ended[4], ended[2], ended[5]))
+    idle = [(0.0, 0), (0.0, 1)]  # time at which a process is idle, index of the process
+    running, finished = list[_Training](), list[_Training]()
+    points, resolutions = list[Point](), list[int]()
+    while idle:
+        now, process = heapq.heappop(idle)
+        for training in [training for training in running if training.end_s <= now]:
+            running.remove(training)
+            finished.append(training)
+            _tell(study, training)
         if now > limit_s or len(points) >= n_points:
             continue
         trial = study.ask(distributions)
         genotype = space.genotype(trial.params)
-        once, last, seconds = land.truth(genotype)
-        own = np.array(world.costs(genotype))
-        n = land.n_images
-        read = [max(1, rng.binomial(n, e)) / n for e in (once, last)]
-        error, std, whole = read[1], math.sqrt(read[1] * (1 - read[1]) / n), True
-        rivals = [e for c, e, is_whole in told if is_whole and (c <= own).all()]
-        if rivals and sum(is_whole for *_, is_whole in told) >= _ENOUGH:
-            outlook = math.log(read[0]) - land.gain
-            if math.log(min(rivals)) < outlook - _CONFIDENCE * land.gain_std:
-                error, whole = math.exp(outlook), False
-                std, seconds = error * land.gain_std, _FIRST * seconds
-        if whole:
-            points.append((float(own[0]), last))
-        sides.append(int(trial.params["resolution"]))
-        took = _THOUGHT_S + seconds
+        costs, n = np.array(setup.costs(genotype)), landscape.n_images
+        *true_errors, seconds = landscape.evaluate(genotype)
+        first_error, error = (max(1, rng.binomial(n, e)) / n for e in true_errors)
+        std, is_complete = math.sqrt(error * (1 - error) / n), True
+        complete = [training for training in finished if training.is_complete]
+        rivals = [training.error for training in complete if (training.costs <= costs).all()]
+        if rivals and len(complete) >= _MIN_COMPLETE:
+            predicted = math.log(first_error) - landscape.gain
+            if math.log(min(rivals)) < predicted - _Z * landscape.gain_std:
+                error, is_complete = math.exp(predicted), False
+                std, seconds = error * landscape.gain_std, _FIRST_EPOCH * seconds
+        if is_complete:
+            points.append((float(costs[0]), true_errors[-1]))
+        resolutions.append(int(trial.params["resolution"]))
         study._storage.set_trial_system_attr(trial._trial_id, STD, std)
-        running.append((now + took, (trial, took), error, std, own, whole))
-        heapq.heappush(free, (now + took, process))
-    return points, len(sides), sides.count(16) / len(sides)
+        end_s = now + (_PROPOSAL_S + seconds)
+        running.append(_Training(trial, end_s, _PROPOSAL_S + seconds, costs, error, is_complete))
+        heapq.heappush(idle, (end_s, process))
+    return points, len(resolutions), resolutions.count(16) / len(resolutions)
 
 
-def _tell(study: optuna.Study, asked: Any, error: float, std: float, costs: Array) -> None:
-    trial, took = asked
-    study.tell(trial, [1 - error, *costs.tolist()])
+def _tell(study: optuna.Study, training: _Training) -> None:
+    study.tell(training.trial, [1 - training.error, *training.costs.tolist()])
     # Set the simulated duration: Optuna returns the content of its storage.
-    own = study._storage.get_all_trials(study._study_id, deepcopy=False)[trial.number]
-    assert own.datetime_start is not None
-    own.datetime_complete = own.datetime_start + timedelta(seconds=took)
+    trials = study._storage.get_all_trials(study._study_id, deepcopy=False)
+    trial = trials[training.trial.number]
+    assert trial.datetime_start is not None
+    trial.datetime_complete = trial.datetime_start + timedelta(seconds=training.duration_s)
 
 
-def _best(world: World, land: Landscape) -> list[Point]:
-    """Return the best front of the surface, as far as an evolutionary search finds it."""
-    space, rng, pool = world.space, random.Random(7), dict[str, tuple[Point, Any]]()
+def best_front(setup: SearchSetup, landscape: Landscape) -> list[Point]:
+    """Return points that contain the best front of the surface that ``evolve`` finds."""
+    return [point for point, _ in evolve(setup, lambda g: landscape.evaluate(g)[1], _GENERATIONS)]
+
+
+def evolve(
+    setup: SearchSetup, error: Callable[[Genotype], float], generations: int
+) -> list[tuple[Point, Mapping[str, Any]]]:
+    """Return latency, error and assignment of all networks of an evolutionary search."""
+    space, rng = setup.space, random.Random(7)
     options = {name: list(values) for name, values in space.choices.items()}
     choices = ProposalSpace(options, dict, ChoiceFeatures(options), "", space.scope)
+    pool = dict[str, tuple[Point, Mapping[str, Any]]]()
 
     def add(assignment: Mapping[str, Any]) -> None:
         genotype = space.genotype(assignment)
-        latency = world.costs(genotype)[0]
+        latency = setup.costs(genotype)[0]
         if genotype.id not in pool and math.isfinite(latency):
-            pool[genotype.id] = (latency, land.truth(genotype)[1]), assignment
+            pool[genotype.id] = (latency, error(genotype)), assignment
 
-    for _ in range(_DRAWN):
+    for _ in range(_N_RANDOM):
         add(choices.draw(rng))
-    for _ in range(_GENERATIONS):
-        points = np.array([[math.log(point[0]), point[1]] for point, _ in pool.values()])
+    for _ in range(generations):
+        points = np.array([[math.log(latency), value] for (latency, value), _ in pool.values()])
         front = non_dominated(points, [False, False])
         parents = [Offspring(a) for (_, a), on in zip(pool.values(), front, strict=True) if on]
         for _ in range(_CHILDREN):
             add(choices.child(parents, rng).assignment)
-    return [point for point, _ in pool.values()]
+    return [*pool.values()]
 
 
-def _behind(found: Sequence[Point], best: Sequence[Point]) -> Array:
-    """Return the logarithm of the slowdown of ``found`` at each level of errors."""
+def log_slowdowns(points: Sequence[Point], best: Sequence[Point]) -> Array:
+    """Return the logarithm of the slowdown of ``points`` relative to ``best``, ``(levels,)``."""
 
-    def fastest(points: Sequence[Point], level: float) -> float:
+    def min_latency(points: Sequence[Point], level: float) -> float:
         return min((latency for latency, error in points if error <= level), default=math.inf)
 
     return np.array(
-        [min(_WORST, math.log(fastest(found, at) / fastest(best, at))) for at in LEVELS]
+        [
+            min(_MAX_LOG_SLOWDOWN, math.log(min_latency(points, level) / min_latency(best, level)))
+            for level in LEVELS
+        ]
     )
 
 
-def _said(behind: Array) -> str:
-    thirds = ", ".join(f"{math.exp(behind[part].mean()):.2f}" for part in _THIRDS)
-    return f"{math.exp(behind.mean()):.2f} times as slow ({thirds})"
+def _format_slowdown(slowdowns: Array) -> str:
+    thirds = ", ".join(f"{math.exp(slowdowns[part].mean()):.2f}" for part in _THIRDS)
+    return f"{math.exp(slowdowns.mean()):.2f} times as slow ({thirds})"
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class TestPlain(FamilyContract):
 def test_space_that_is_not_of_the_family_is_refused(
     tmp_path: Path, name: str, value: list[int] | None, message: str
 ) -> None:
-    """An invalid space is rejected with a precise message before any training."""
+    """An invalid space is rejected before training, with a message that names the error."""
     raw = yaml.safe_load(SPACE.read_text())
     raw["choices"][name] = value
     if value is None:

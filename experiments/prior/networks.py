@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.landscape.landscape import READ
+from experiments.landscape.landscape import NETWORKS_CSV
 from hwnas.core.progress import NullProgress
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.workflows import components
@@ -25,7 +25,7 @@ from hwnas.workflows.config.compose import compose
 
 
 def genotype_of(space: SearchSpace, row: dict[str, str]) -> Genotype:
-    """Return the genotype of a row, with a column for each choice."""
+    """Return the genotype of a row that has a column for each choice."""
     return space.genotype(
         {
             name: option
@@ -43,12 +43,12 @@ def main() -> None:
     parser.add_argument("options", nargs="*", metavar="OPTION=VALUE")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with READ.open(encoding="utf-8", newline="") as file:
+    with NETWORKS_CSV.open(encoding="utf-8", newline="") as file:
         rows = [*csv.DictReader(file)]
     with tempfile.TemporaryDirectory() as folder, arguments.out.open("w", newline="") as file:
         options = ["+target=npu", *arguments.options, f"run.supernets={folder}"]
-        config = compose("search", [*options, "accuracy=trained", "trained.confidence=null"])
-        parts = components.parts(config, NullProgress())
+        options += ["accuracy=trained", "trained.confidence=null"]
+        parts = components.parts(compose("search", options), NullProgress())
         evaluator = accuracies(parts, NullProgress())
         (space,) = parts.space.members
         writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
@@ -57,8 +57,9 @@ def main() -> None:
             start = time.monotonic()
             first, *_, last = evaluator.score(genotype_of(space, row)).details.values()
             seconds = f"{time.monotonic() - start:.1f}"
-            accuracies_ = {"after_1": f"{first:.4f}", "after_3": f"{last:.4f}"}
-            writer.writerow(row | accuracies_ | {"seconds": seconds})
+            writer.writerow(
+                row | {"after_1": f"{first:.4f}", "after_3": f"{last:.4f}", "seconds": seconds}
+            )
             file.flush()
 
 

@@ -1,11 +1,11 @@
-"""Compare samplers on a benchmark table: hypervolume relative to the exact front, by evaluations.
+"""Compare samplers on a benchmark table by the hypervolume relative to the exact front.
 
     python experiments/sampler/compare.py FILE.parquet --genotype edge_0 edge_1 --accuracy COLUMN
         --costs latency_a latency_b --samplers pareto nsga2 tpe gp random --seeds 10
         --trials 200 --at 25 50 100 200 --worst-accuracy 60 --out results.csv
 
-Every column of ``--costs`` is a device with separate searches. Prints, for each sampler and device,
-the mean over seeds with a 95 % bootstrap interval, the coverage of the sampler's own 95 %
+Each column of ``--costs`` is a device with separate searches. Prints, for each sampler and device,
+the mean over seeds with a 95 % bootstrap interval, the coverage of the sampler's predicted 95 %
 intervals, and the seconds per proposal.
 """
 
@@ -44,18 +44,19 @@ def main() -> None:
             if arguments.out:
                 _write(Path(arguments.out), rows)
     for sampler, device in itertools.product(arguments.samplers, arguments.costs):
-        chosen = [r for r in rows if (r["sampler"], r["device"]) == (sampler, device)]
-        cells = [f"{n}: {_interval([float(r[f'at_{n}']) for r in chosen])}" for n in arguments.at]
-        pause = statistics.median(float(r["seconds_a_proposal"]) for r in chosen)
-        print(f"{sampler:<8} {device:<26} {'  '.join(cells)}  {_kept(chosen)}  {pause:.3f} s")
+        matching = [r for r in rows if (r["sampler"], r["device"]) == (sampler, device)]
+        cells = [f"{n}: {_interval([float(r[f'at_{n}']) for r in matching])}" for n in arguments.at]
+        seconds = statistics.median(float(r["seconds_a_proposal"]) for r in matching)
+        print(
+            f"{sampler:<8} {device:<26} {'  '.join(cells)}  {_coverage(matching)}  {seconds:.3f} s"
+        )
     for sampler in arguments.samplers:
-        chosen = [r for r in rows if r["sampler"] == sampler]
-        lowest = {n: min(float(r[f"at_{n}"]) for r in chosen) for n in arguments.at}
-        cells = [
-            f"{n}: {_interval([float(r[f'at_{n}']) for r in chosen])}, lowest {lowest[n]:.3f}"
-            for n in arguments.at
-        ]
-        print(f"{sampler:<8} all  {'  '.join(cells)}  {_kept(chosen)}")
+        cells = []
+        matching = [r for r in rows if r["sampler"] == sampler]
+        for n in arguments.at:
+            values = [float(r[f"at_{n}"]) for r in matching]
+            cells.append(f"{n}: {_interval(values)}, lowest {min(values):.3f}")
+        print(f"{sampler:<8} all  {'  '.join(cells)}  {_coverage(matching)}")
 
 
 def _run(arguments: argparse.Namespace, task: tuple[str, str, int]) -> dict[str, str]:
@@ -75,25 +76,27 @@ def _run(arguments: argparse.Namespace, task: tuple[str, str, int]) -> dict[str,
         candidates = loop.run_trials(
             problem, study, sampler, seed, arguments.trials, NullProgress()
         )
-        took = time.perf_counter() - start
+        elapsed_s = time.perf_counter() - start
         study.close()
-        kept, n_intervals = n_within_intervals(candidates, study_in_file(path).read().proposals)
+        proposals = study_in_file(path).read().proposals
+        n_within, n_intervals = n_within_intervals(candidates, proposals)
     genotypes = [candidate.genotype for candidate in candidates]
     row = {"sampler": name, "device": device, "seed": str(seed)}
-    row |= {"kept": str(kept), "intervals": str(n_intervals)}
+    row |= {"kept": str(n_within), "intervals": str(n_intervals)}
     row |= {f"at_{n}": f"{benchmark.share(genotypes[:n], config):.5f}" for n in arguments.at}
-    return row | {"seconds_a_proposal": f"{took / arguments.trials:.4f}"}
+    return row | {"seconds_a_proposal": f"{elapsed_s / arguments.trials:.4f}"}
 
 
 def _interval(values: Sequence[float]) -> str:
+    """Return the mean and its 95 % bootstrap interval as text."""
     rng = np.random.default_rng(0)
     means = rng.choice(values, (4000, len(values))).mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return f"{statistics.mean(values):.4f} ({low:.4f}, {high:.4f})"
 
 
-def _kept(rows: Sequence[dict[str, str]]) -> str:
-    """Return the coverage of the 95 % intervals as text, for all proposals with an interval."""
+def _coverage(rows: Sequence[dict[str, str]]) -> str:
+    """Return the coverage of the predicted 95 % intervals as text."""
     n = sum(int(row["intervals"]) for row in rows)
     return f"coverage {sum(int(row['kept']) for row in rows) / n:.1%}" if n else "no intervals"
 

@@ -1,11 +1,14 @@
-"""Write benchmark tables with modified accuracies, in place of unavailable data sets.
+"""Write a benchmark table with modified accuracies, as a replacement for other data sets.
 
     python experiments/sampler/distorted.py nb201_cifar10.parquet --accuracy test_accuracy \
         --kind harder --out harder.parquet
 
-A sampler tuned on the accuracies of one data set should be evaluated on others. ``harder``: a
-monotone distortion to the range of a harder data set, with noise that changes the order of
-neighbours. ``mixed``: randomly weighted ranks of accuracy and of parameters, with noise.
+A sampler that was tuned on one data set should be evaluated on others. Kinds:
+
+- ``harder``: accuracies are transformed monotonically to the range of a harder data set. Noise
+  changes the order of networks with similar accuracies.
+- ``mixed``: accuracies follow a randomly weighted sum of the ranks of accuracy and of parameters,
+  with noise.
 """
 
 import argparse
@@ -27,19 +30,19 @@ def main() -> None:
     accuracy = table[arguments.accuracy].to_numpy().astype(np.float64)
     params = table["params"].to_numpy().astype(np.float64)
     rng = np.random.default_rng(arguments.seed)
-    found = {"harder": _harder, "mixed": _mixed}[arguments.kind](accuracy, params, rng)
-    at = table.column_names.index(arguments.accuracy)
-    table = table.set_column(at, arguments.accuracy, pa.array(found))
+    modified = {"harder": _harder, "mixed": _mixed}[arguments.kind](accuracy, params, rng)
+    index = table.column_names.index(arguments.accuracy)
+    table = table.set_column(index, arguments.accuracy, pa.array(modified))
     pq.write_table(table, Path(arguments.out))
 
 
 def _harder(accuracy: Array, params: Array, rng: np.random.Generator) -> Array:
     """Return accuracies in per cent from 1 to 74, as with 100 classes, with noise of 0.4."""
     error = 100 - accuracy
-    share = np.log(error / error.min()) / np.log(error.max() / error.min())
-    bend = 0.8 + 0.4 * rng.random()
-    found: Array = np.clip(74 - 73 * share**bend + rng.normal(0, 0.4, len(error)), 1, 99)
-    return found
+    relative = np.log(error / error.min()) / np.log(error.max() / error.min())
+    exponent = 0.8 + 0.4 * rng.random()
+    noise = rng.normal(0, 0.4, len(error))
+    return np.asarray(np.clip(74 - 73 * relative**exponent + noise, 1, 99))
 
 
 def _mixed(accuracy: Array, params: Array, rng: np.random.Generator) -> Array:

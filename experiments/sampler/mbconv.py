@@ -3,9 +3,9 @@
     python -m experiments.sampler.mbconv --data DIR --cache DIR --samplers pareto nsga2 --seeds 5
 
 Searches the default space with the Fashion-MNIST supernet within the budget ``edge``, as
-``hwnas search +target=npu dataset=fashion_mnist`` does, with each sampler and seed. All evaluations
-are stored in ``--cache``, and a search in it is not repeated; ``--report`` compares all cached
-searches.
+``hwnas search +target=npu dataset=fashion_mnist`` does, with each sampler and seed. Evaluations and
+searches are stored in ``--cache``; stored searches are not repeated. ``--report`` compares all
+stored searches.
 """
 
 import argparse
@@ -22,37 +22,36 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from experiments import evaluations
-from experiments.evaluations import Evaluations, searched, volume
+from experiments.evaluations import Evaluations, add_arguments, opened, searched, volume
 from hwnas.core.pareto import non_dominated
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics import metric_of
 
-_MARKS = (50, 100, 150)
+_CHECKPOINTS = (50, 100, 150)  # numbers of evaluations
 _BASE = "pareto"  # the reference sampler of the comparison
 Points = NDArray[np.float64]
 
 
 @dataclass
-class Timed:
-    """Evaluations whose seconds are excluded from those of the sampler."""
+class TimedEvaluations:
+    """Evaluations that add up their seconds, to subtract them from those of a search."""
 
-    behind: Evaluations
+    evaluations: Evaluations
     seconds: float = 0.0
     n_costs: int = 0
     max_cost_queries: int | None = None
 
     def __post_init__(self) -> None:
-        self.max_cost_queries = self.behind.max_cost_queries
+        self.max_cost_queries = self.evaluations.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of a genotype."""
         self.n_costs += 1
         start = time.perf_counter()
         try:
-            return self.behind.cost(genotype)
+            return self.evaluations.cost(genotype)
         finally:
             self.seconds += time.perf_counter() - start
 
@@ -60,23 +59,23 @@ class Timed:
         """Return the accuracy on the complete validation split."""
         start = time.perf_counter()
         try:
-            return self.behind.score(genotype)
+            return self.evaluations.score(genotype)
         finally:
             self.seconds += time.perf_counter() - start
 
 
 def main() -> None:
-    """Run the missing searches, then compare."""
+    """Run the missing searches, or compare the stored searches."""
     arguments = _parse()
     folder = Path(arguments.cache, "searches")
     folder.mkdir(parents=True, exist_ok=True)
     if not arguments.report:
-        found = evaluations.opened(arguments, "+target=npu")
+        evaluations = opened(arguments, "+target=npu")
         for seed, name in itertools.product(range(arguments.seeds), arguments.samplers):
             path = folder / f"{len(arguments.objectives)}-{name}-{seed}.json"
             if not path.exists():
-                path.write_text(json.dumps(_search(found, arguments, name, seed)))
-            print(path, found.seconds(), flush=True)
+                path.write_text(json.dumps(_search(evaluations, arguments, name, seed)))
+            print(path, evaluations.seconds(), flush=True)
         return
     rows = _compare([json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))])
     if arguments.out:
@@ -87,18 +86,18 @@ def main() -> None:
 
 
 def _search(
-    found: Evaluations, arguments: argparse.Namespace, name: str, seed: int
+    evaluations: Evaluations, arguments: argparse.Namespace, name: str, seed: int
 ) -> dict[str, Any]:
-    """Return the evaluations of a search, in order."""
-    timed = Timed(found)
+    """Run a search; return its candidates in the order of evaluation, with its settings."""
+    timed = TimedEvaluations(evaluations)
     start = time.perf_counter()
-    candidates = searched(arguments, found.parts, timed, timed, name=name, seed=seed)
-    took = time.perf_counter() - start - timed.seconds
+    candidates = searched(arguments, evaluations.parts, timed, timed, name=name, seed=seed)
+    sampler_s = time.perf_counter() - start - timed.seconds
     return {
         "sampler": name,
         "seed": seed,
         "objectives": arguments.objectives,
-        "seconds_a_proposal": took / arguments.trials,
+        "seconds_a_proposal": sampler_s / arguments.trials,
         "costs_a_proposal": timed.n_costs / arguments.trials,
         "candidates": [
             {"id": c.id, **{n: f.value for n, f in c.figures.items()}}
@@ -113,34 +112,37 @@ def _compare(searches: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """Print a comparison for each set of objectives; return a row for each search."""
     rows = []
     for objectives in sorted({tuple(search["objectives"]) for search in searches}, key=len):
-        chosen = [s for s in searches if tuple(s["objectives"]) == objectives]
+        matching = [s for s in searches if tuple(s["objectives"]) == objectives]
         maximise = [metric_of(name).maximise for name in objectives]
-        union = np.vstack([_points(s, None) for s in chosen])
+        union = np.vstack([_points(s, None) for s in matching])
         front = union[non_dominated(union, maximise)]
-        whole = volume(front, objectives)
-        shown = [_row(search, front, whole) for search in chosen]
-        print(f"\n{', '.join(objectives)}: front of {len(front)} known, hypervolume {whole:.6g}")
-        _print(shown)
-        rows += shown
+        front_volume = volume(front, objectives)
+        new = [_row(search, front, front_volume) for search in matching]
+        print(
+            f"\n{', '.join(objectives)}: joint front of {len(front)} networks, hypervolume "
+            f"{front_volume:.6g}"
+        )
+        _print(new)
+        rows += new
     return rows
 
 
 def _points(search: dict[str, Any], n: int | None) -> Points:
-    """Return the objectives of the first ``n`` evaluated trials."""
+    """Return the objectives of the evaluated networks of the first ``n`` trials, ``(m, k)``."""
     objectives = search["objectives"]
     rows = [[c[o] for o in objectives] for c in search["candidates"][:n] if "accuracy" in c]
     return np.array(rows).reshape(-1, len(objectives))
 
 
-def _row(search: dict[str, Any], front: Points, whole: float) -> dict[str, str]:
+def _row(search: dict[str, Any], front: Points, front_volume: float) -> dict[str, str]:
     members = {tuple(point) for point in front.tolist()}
     row = {"objectives": " ".join(search["objectives"])}
     row |= {name: str(search[name]) for name in ("sampler", "seed")}
-    for n in _MARKS:
+    for n in _CHECKPOINTS:
         points = _points(search, n)
-        row[f"volume_{n}"] = f"{volume(points, search['objectives']) / whole:.5f}"
-        found = members & {tuple(point) for point in points.tolist()}
-        row[f"front_{n}"] = f"{len(found) / len(members):.4f}"
+        row[f"volume_{n}"] = f"{volume(points, search['objectives']) / front_volume:.5f}"
+        common = members & {tuple(point) for point in points.tolist()}
+        row[f"front_{n}"] = f"{len(common) / len(members):.4f}"
     distinct = {candidate["id"] for candidate in search["candidates"]}
     row["distinct"] = str(len(distinct))
     row["infeasible"] = str(sum("accuracy" not in c for c in search["candidates"]))
@@ -151,15 +153,16 @@ def _row(search: dict[str, Any], front: Points, whole: float) -> dict[str, str]:
 def _print(rows: Sequence[dict[str, str]]) -> None:
     names = sorted({row["sampler"] for row in rows}, key=lambda name: (name != _BASE, name))
     for name in names:
-        own = [row for row in rows if row["sampler"] == name]
+        matching = [row for row in rows if row["sampler"] == name]
         cells = [
-            f"{_mean(own, f'volume_{n}'):.4f} ({_mean(own, f'front_{n}'):.3f})" for n in _MARKS
+            f"{_mean(matching, f'volume_{n}'):.4f} ({_mean(matching, f'front_{n}'):.3f})"
+            for n in _CHECKPOINTS
         ]
-        seconds, costs = _mean(own, "seconds_a_proposal"), _mean(own, "costs_a_proposal")
-        print(
-            f"  {name:<8} {len(own)} seeds  {'  '.join(cells)}  {seconds:.3f} s {costs:.1f} costs"
-        )
-    for name, n in itertools.product(names[1:], _MARKS):
+        seconds = _mean(matching, "seconds_a_proposal")
+        n_costs = _mean(matching, "costs_a_proposal")
+        print(f"  {name:<8} {len(matching)} seeds  {'  '.join(cells)}  {seconds:.3f} s "
+              f"{n_costs:.1f} costs")  # fmt: skip
+    for name, n in itertools.product(names[1:], _CHECKPOINTS):
         print(f"  {_BASE} - {name} at {n}: {_paired(rows, name, f'volume_{n}')}")
 
 
@@ -188,12 +191,12 @@ def _mean(rows: Sequence[dict[str, str]], column: str) -> float:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    evaluations.add_arguments(parser)
+    add_arguments(parser)
     parser.add_argument("--samplers", nargs="+", default=["pareto", "nsga2", "tpe", "random"])
     parser.add_argument("--objectives", nargs="+", default=["accuracy", "latency_ms"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=150)
-    parser.add_argument("--report", action="store_true", help="compare the cached searches")
+    parser.add_argument("--report", action="store_true", help="compare the stored searches")
     parser.add_argument("--out", help="a CSV file for --report")
     return parser.parse_args()
 

@@ -1,13 +1,15 @@
-"""Evaluate ``sampler=pareto`` on a synthetic space of 30 choices, with exact and noisy accuracies.
+"""Evaluate ``sampler=pareto`` on a synthetic space of 30 choices.
 
     python experiments/sampler/synthetic.py --seeds 5 --trials 100
 
-Networks of five stages, each with a depth of 1 to 3, a width, and an operator for each block:
-blocks beyond the depth have no effect. Accuracies saturate with the work, decrease with narrow and
-unbalanced stages, and have a constant part for each network. With ``--n-images``, an accuracy is
-measured on this number of images, with the corresponding noise. Prints the hypervolume of true
-accuracies (not normalised: compare versions only), and the coverage of the sampler's 95 %
-intervals.
+A network has five stages, each with a depth of 1 to 3, a width, and an operator for each block.
+Blocks beyond the depth have no effect. The accuracy saturates with the work, and is lower with
+narrow or unbalanced stages. It also has a pseudo-random part, which is a fixed function of the
+network. With ``--n-images``, the accuracy is measured on this number of images, with the
+corresponding noise.
+
+Prints the hypervolume of true accuracies, and the coverage of the sampler's 95 % intervals. The
+hypervolume is not normalised: use it only to compare versions of the sampler.
 """
 
 import argparse
@@ -72,13 +74,14 @@ def _accuracy(a: Assignment) -> float:
     ]
     large = sum("5" in op for ops in _blocks(a) for op in ops)
     digest = hashlib.sha256(repr(sorted(_active(a).items())).encode()).digest()
-    own = int.from_bytes(digest[:4]) / 2**32 - 0.5
+    offset = int.from_bytes(digest[:4]) / 2**32 - 0.5
     strength = np.mean(stages) + 0.5 * min(stages) + 0.05 * large
     strength *= (a["resolution"] / 32) ** 0.5
-    return 1 - 0.6 * math.exp(-0.9 * strength + 0.15 * own)
+    return 1 - 0.6 * math.exp(-0.9 * strength + 0.15 * offset)
 
 
 def _search(arguments: argparse.Namespace, seed: int) -> tuple[list[float], int, int]:
+    """Return hypervolumes, and the numbers of measurements within intervals and of intervals."""
     space = _space()
     sampler = ParetoSampler(
         lambda rows: np.array([[_latency(a)] for a in rows]),
@@ -87,40 +90,40 @@ def _search(arguments: argparse.Namespace, seed: int) -> tuple[list[float], int,
     )  # fmt: skip
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
     rng = np.random.default_rng(seed)
-    points, kept, n_intervals = [], 0, 0
+    points, n_within, n_intervals = [], 0, 0
     for _ in range(arguments.trials):
         trial = study.ask(space)
-        truth = read = _accuracy(trial.params)
+        accuracy = measured = _accuracy(trial.params)
         if n := arguments.n_images:
-            read = rng.binomial(n, truth) / n
-            study._storage.set_trial_system_attr(
-                trial._trial_id, _STD, math.sqrt(max(read * (1 - read), 1 / n) / n)
-            )
+            measured = rng.binomial(n, accuracy) / n
+            std = math.sqrt(max(measured * (1 - measured), 1 / n) / n)
+            study._storage.set_trial_system_attr(trial._trial_id, _STD, std)
         latency = _latency(trial.params)
-        study.tell(trial, [read, latency])
-        points.append((truth, latency))
-        why = study.trials[-1].system_attrs["pareto:proposal"]
-        if expected := why.get("expected"):
+        study.tell(trial, [measured, latency])
+        points.append((accuracy, latency))
+        proposal = study.trials[-1].system_attrs["pareto:proposal"]
+        if expected := proposal.get("expected"):
             n_intervals += 1
-            kept += expected[1] <= read <= expected[2]
+            n_within += expected[1] <= measured <= expected[2]
     volumes = []
     for n in arguments.at:
-        known = np.array(points[:n])
-        inside = known[(known[:, 0] > _REFERENCE[0]) & (known[:, 1] < _REFERENCE[1])]
+        first = np.array(points[:n])
+        inside = first[(first[:, 0] > _REFERENCE[0]) & (first[:, 1] < _REFERENCE[1])]
         volumes.append(hypervolume(inside, _REFERENCE, [True, False]))
-    return volumes, kept, n_intervals
+    return volumes, n_within, n_intervals
 
 
 def main() -> None:
-    """Search with each seed and print the means."""
+    """Search with each seed, and print the means."""
     arguments = _parse()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    found = [_search(arguments, seed) for seed in range(arguments.seeds)]
-    volumes = np.array([volumes for volumes, _, _ in found])
-    error = volumes.std(axis=0, ddof=1) / math.sqrt(len(found))
-    for n, mean, sem in zip(arguments.at, volumes.mean(axis=0), error, strict=True):
-        print(f"{n}: {mean:.4f} +- {sem:.4f}")
-    print(f"coverage {sum(k for _, k, _ in found) / sum(n for _, _, n in found):.1%}")
+    results = [_search(arguments, seed) for seed in range(arguments.seeds)]
+    volumes = np.array([volumes for volumes, _, _ in results])
+    std_errors = volumes.std(axis=0, ddof=1) / math.sqrt(len(results))
+    for n, mean, std_error in zip(arguments.at, volumes.mean(axis=0), std_errors, strict=True):
+        print(f"{n}: {mean:.4f} +- {std_error:.4f}")
+    coverage = sum(within for _, within, _ in results) / sum(n for _, _, n in results)
+    print(f"coverage {coverage:.1%}")
 
 
 def _parse() -> argparse.Namespace:

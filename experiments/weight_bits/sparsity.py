@@ -1,9 +1,10 @@
-"""Gain of 2:4 sparsity in addition to few bits.
+"""Reduction of latency and flash by 2:4 sparsity, with weights of 8, 4 and 3 bits.
 
-python -m experiments.weight_bits.sparsity [--networks 12]
+    python -m experiments.weight_bits.sparsity [--networks 12]
 
-Random networks of ``dense_packed``, and the largest, with random weights, compiled by Vela for an
-Ethos-U55-128 and an Ethos-U85-256. sparsity.csv has a row for each.
+Vela compiles random networks of ``dense_packed`` and the largest network, with random weights, for
+an Ethos-U55-128 and an Ethos-U85-256. ``sparsity.csv`` has a row for each network, target and
+number of bits.
 """
 
 import argparse
@@ -30,55 +31,55 @@ _RESULT = Path(__file__).with_suffix(".csv")
 
 
 def main() -> None:
-    """Compile, write the table, and print the remaining latency and flash."""
+    """Compile, write the table, and print latency and flash relative to the dense network."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--networks", type=int, default=12)
-    asked = parser.parse_args()
-    searched = spaces.load_space(spaces.find("dense_packed"))
-    choices = {**searched.choices, "weight_sparsity": _KINDS}
-    networks = [searched.sample(random.Random(i)) for i in range(asked.networks)]
-    both = replace(searched, choices=choices)
+    arguments = parser.parse_args()
+    space = spaces.load_space(spaces.find("dense_packed"))
+    choices = {**space.choices, "weight_sparsity": _KINDS}
+    networks = [space.sample(random.Random(i)) for i in range(arguments.networks)]
+    full_space = replace(space, choices=choices)
     rows = []
     for name in _TARGETS:
-        target = _target(name)
+        target = _read_target(name)
         for bits in _BITS:
-            for genotype in (*networks, searched.largest()):
-                options = searched.assignment(genotype) | {"weight_bits": bits}
-                found = [
-                    _figures(both, both.genotype({**options, "weight_sparsity": kind}), target)
-                    for kind in _KINDS
-                ]
-                columns = zip(_KINDS, found, strict=True)
+            for genotype in (*networks, space.largest()):
+                options = space.assignment(genotype) | {"weight_bits": bits}
+                variants = [options | {"weight_sparsity": kind} for kind in _KINDS]
+                figures = [_compile(full_space, full_space.genotype(v), target) for v in variants]
+                columns = zip(_KINDS, figures, strict=True)
                 row: dict[str, float | int | str]
-                row = {f"{n}, {kind}": of[n] for kind, of in columns for n in _FIGURES}
+                row = {f"{n}, {kind}": values[n] for kind, values in columns for n in _FIGURES}
                 rows.append({"target": name, "bits": bits, "network": genotype.id, **row})
-            _tell(name, bits, rows)
+            _print_fractions(name, bits, rows)
     with _RESULT.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _figures(
-    searched: spaces.SearchSpace, genotype: spaces.Genotype, target: Target
+def _compile(
+    space: spaces.SearchSpace, genotype: spaces.Genotype, target: Target
 ) -> dict[str, float]:
-    lowered = annotations.lower(families.family_of(searched), searched, genotype, Signature(1, 10))
+    lowered = annotations.lower(families.family_of(space), space, genotype, Signature(1, 10))
     figures = compile_tflite(
         write_tflite(random_int8_network(lowered)), lowered, target
     ).cost.figures
     return {name: round(figures[name].value, 5) for name in _FIGURES}
 
 
-def _target(name: str) -> Target:
+def _read_target(name: str) -> Target:
     path = package.ROOT / "conf" / "target" / f"{name}.yaml"
     return from_facts(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
-def _tell(name: str, bits: int, rows: list[dict[str, float | int | str]]) -> None:
-    of = [row for row in rows if (row["target"], row["bits"]) == (name, bits)]
+def _print_fractions(name: str, bits: int, rows: list[dict[str, float | int | str]]) -> None:
+    selected = [row for row in rows if (row["target"], row["bits"]) == (name, bits)]
     for figure in _FIGURES:
-        left = np.array([float(r[f"{figure}, 2:4"]) / float(r[f"{figure}, dense"]) for r in of])
-        median, low, high = np.median(left), left.min(), left.max()
+        fractions = np.array(
+            [float(row[f"{figure}, 2:4"]) / float(row[f"{figure}, dense"]) for row in selected]
+        )
+        median, low, high = np.median(fractions), fractions.min(), fractions.max()
         print(f"{name}, {bits} bits: {figure} {median:.2f} ({low:.2f} to {high:.2f})", flush=True)
 
 

@@ -1,9 +1,10 @@
 """Latency of the front of a search for one NPU, and of hand-designed networks, on another NPU.
 
-python -m experiments.worth_it.on_u85 [--front front_long_2.csv --out u85_2.csv]
+    python -m experiments.worth_it.on_u85 [--front front_long_2.csv --out u85_2.csv]
 
-Networks of a front, ``front_long.csv``, and of ``baselines_3.csv``, with known test accuracies, are
-compiled by Vela with random weights: ``u85.csv``.
+Vela compiles the networks of a front and of ``baselines_3.csv`` with random weights. Their test
+accuracies are known. By default the front is ``front_long.csv``, and the results are in
+``u85.csv``.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from experiments.worth_it.sides import network, told, verified
+from experiments.worth_it.comparison import network, print_speedups, read_verified
 from hwnas.core import package
 from hwnas.hardware.backends.vela.compiler import compile_tflite
 from hwnas.hardware.target import from_facts
@@ -27,31 +28,31 @@ _HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Compile all networks, write the table, and print the ratios."""
+    """Compile all networks, write the table, and print the speedups."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", default="ethos_u85_256")
     parser.add_argument("--front", default="front_long.csv")
     parser.add_argument("--out", default="u85.csv")
-    asked = parser.parse_args()
-    file = package.ROOT / "conf" / "target" / f"{asked.target}.yaml"
-    target = from_facts(yaml.safe_load(file.read_text(encoding="utf-8")))
+    arguments = parser.parse_args()
+    target_file = package.ROOT / "conf" / "target" / f"{arguments.target}.yaml"
+    target = from_facts(yaml.safe_load(target_file.read_text(encoding="utf-8")))
     rows = list[dict[str, Any]]()
-    for side, name in (("front", asked.front), ("baseline", "baselines_3.csv")):
-        for row in verified(_HERE / name):
-            searched, genotype = network(row)
+    for side, name in (("front", arguments.front), ("baseline", "baselines_3.csv")):
+        for row in read_verified(_HERE / name):
+            space, genotype = network(row)
             signature = Signature(1, 10)
-            lowered = annotations.lower(families.family_of(searched), searched, genotype, signature)
+            lowered = annotations.lower(families.family_of(space), space, genotype, signature)
             cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, target).cost
             rows.append({
-                "side": side, "id": row["id"], "space": searched.name,
+                "side": side, "id": row["id"], "space": space.name,
                 "accuracy": float(row["verified_accuracy_int8"]),
                 "latency_us": round(1e3 * cost.figures["latency_ms"].value, 3),
             })  # fmt: skip
-    with (_HERE / asked.out).open("w", encoding="utf-8", newline="") as table:
-        writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    with (_HERE / arguments.out).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    told(rows)
+    print_speedups(rows)
 
 
 if __name__ == "__main__":

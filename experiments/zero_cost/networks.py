@@ -1,10 +1,11 @@
-"""Rank correlation of scores of untrained networks with the accuracy of trained ones.
+"""Rank correlation of scores of untrained networks with accuracy.
 
     python -m experiments.zero_cost.networks --data DIR --supernets DIR --cache DIR
 
-Takes all networks that the searches of ``experiments/sampler`` evaluated on the Fashion-MNIST
-supernet (from ``--cache``, or evaluated now). Ranks those of the random searches by each score,
-by accuracy, and by the sampler's model with and without each score.
+The script uses all networks that the searches of ``experiments/sampler`` evaluated on the
+Fashion-MNIST supernet. Networks that are not in ``--cache`` are evaluated first. For the networks
+of the random searches, the script prints the rank correlation of each score with accuracy, and that
+of the predictions of the sampler's model with and without each score.
 """
 
 import argparse
@@ -24,108 +25,108 @@ from experiments.evaluations import Evaluations, searched
 from experiments.zero_cost.scores import NAMES, ZeroCost
 from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
 from hwnas.models import spaces
-from hwnas.models.spaces import SearchSpace
 from hwnas.nas.pareto.features import ChoiceFeatures
 
 Array = NDArray[np.float64]
 Row = Mapping[str, Any]
 
 #: Features in addition to choices and latency: none, each score, all scores.
-SETS: tuple[tuple[str, ...], ...] = ((), *((name,) for name in NAMES), NAMES)
-_SEARCHES = (("random", 2), ("pareto", 5), ("tpe", 5), ("nsga2", 4))  # samplers and their seeds
-_TAUGHT = (25, 50, 100, 150)  # training networks of a model
-_DRAWS = 20  # of these
+FEATURE_SETS: tuple[tuple[str, ...], ...] = ((), *((name,) for name in NAMES), NAMES)
+_SEARCHES = (
+    ("random", 2),
+    ("pareto", 5),
+    ("tpe", 5),
+    ("nsga2", 4),
+)  # samplers, and their numbers of seeds
+_TRAINING_SIZES = (25, 50, 100, 150)  # numbers of networks that a model is fitted to
+_DRAWS = 20  # random subsets of each size
 
 
 def main() -> None:
-    """Print the rank correlations of the scores."""
+    """Print the rank correlations of the scores and of the sampler's model."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     evaluations.add_arguments(parser)
-    parser.add_argument("--trials", type=int, default=150, help="of each search")
-    parser.add_argument("--out", help="a CSV file for those of random searches")
+    parser.add_argument("--trials", type=int, default=150, help="number of trials of each search")
+    parser.add_argument("--out", help="CSV file for the networks of the random searches")
     parser.set_defaults(objectives=["accuracy", "latency_ms"])
     arguments = parser.parse_args()
-    path = pool(arguments)
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(_networks(arguments)))
-    rows = read(path)
-    random = [row for row in rows if row["by"] == "random"]
-    columns = columns_of(random)
+    cache = pool_file(arguments)
+    if not cache.exists():
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        cache.write_text(json.dumps(_evaluate_networks(arguments)))
+    rows = read_networks(cache)
+    random_rows = [row for row in rows if row["by"] == "random"]
+    columns = columns_by_name(random_rows)
     for name in ("latency_ms", *NAMES):
-        print(f"{name}: {_ranking(columns[name], columns['accuracy'], columns['latency_ms'])}")
-    _learn(choices(random), columns)
+        print(f"{name}: {_correlations(columns[name], columns['accuracy'], columns['latency_ms'])}")
+    _compare_models(choice_features_of(random_rows), columns)
     if arguments.out:
         with Path(arguments.out).open("w", newline="", encoding="utf-8") as file:
             names = ("id", "accuracy", "latency_ms", *NAMES)
             writer = csv.DictWriter(file, names, lineterminator="\n", extrasaction="ignore")
             writer.writeheader()
-            writer.writerows({n: _short(value) for n, value in row.items()} for row in random)
+            writer.writerows({n: _round(value) for n, value in row.items()} for row in random_rows)
 
 
-def pool(arguments: argparse.Namespace) -> Path:
-    """Return the path of the file with all networks."""
+def pool_file(arguments: argparse.Namespace) -> Path:
+    """Return the path of the cache with all networks."""
     return Path(arguments.cache, "zero_cost", "networks.json")
 
 
-def read(path: Path) -> list[Row]:
-    """Return all networks: their searches, options, accuracy, latency and scores."""
+def read_networks(path: Path) -> list[Row]:
+    """Return all networks with their sampler, options, accuracy, latency and scores."""
     rows: list[Row] = json.loads(path.read_text())
     return rows
 
 
-def columns_of(rows: Sequence[Row]) -> dict[str, Array]:
+def columns_by_name(rows: Sequence[Row]) -> dict[str, Array]:
     """Return metrics and scores by name, ``(n,)``."""
     names = ("accuracy", "latency_ms", *NAMES)
     return {name: np.array([row[name] for row in rows]) for name in names}
 
 
-def choices(rows: Sequence[Row]) -> Array:
-    """Return the encoded choices of networks for the sampler's model, ``(n, d)``."""
-    return features()([row["options"] for row in rows])
+def choice_features_of(rows: Sequence[Row]) -> Array:
+    """Return the choices of networks, encoded for the sampler's model, ``(n, d)``."""
+    return choice_features()([row["options"] for row in rows])
 
 
-def features() -> ChoiceFeatures:
-    """Return the function from choices to the features of the sampler's model."""
-    small = _space()
-    return ChoiceFeatures(small.choices, small.optional())
+def choice_features() -> ChoiceFeatures:
+    """Return the function that encodes choices for the sampler's model."""
+    space = spaces.load_space(spaces.find("mbconv_small"))
+    return ChoiceFeatures(space.choices, space.optional())
 
 
-def _space() -> SearchSpace:
-    return spaces.load_space(spaces.find("mbconv_small"))
-
-
-def _networks(arguments: argparse.Namespace) -> list[Row]:
-    """Return the networks of the searches, without duplicates, with their zero-cost scores."""
-    found: Evaluations = evaluations.opened(arguments, "+target=npu")
-    parts = found.parts
+def _evaluate_networks(arguments: argparse.Namespace) -> list[Row]:
+    """Run the searches; return their networks, without duplicates, with zero-cost scores."""
+    cache: Evaluations = evaluations.opened(arguments, "+target=npu")
+    parts = cache.parts
     (setup,) = parts.setups.values()
-    known = ZeroCost(NAMES, setup.family, setup.space, parts.data)
+    zero_cost = ZeroCost(NAMES, setup.family, setup.space, parts.data)
     rows: dict[str, Row] = {}
     for name, n_seeds in _SEARCHES:
         for seed in range(n_seeds):
-            for c in searched(arguments, parts, found, found, name=name, seed=seed):
-                if c.reason or c.id in rows:
+            for candidate in searched(arguments, parts, cache, cache, name=name, seed=seed):
+                if candidate.reason or candidate.id in rows:
                     continue
-                row = {"id": c.id, "by": name, "options": c.genotype.to_dict()}
-                figures = {n: c.figures[n].value for n in arguments.objectives}
-                scores = dict(zip(NAMES, known.features(c.genotype), strict=True))
-                rows[c.id] = row | figures | scores
+                row = {"id": candidate.id, "by": name, "options": candidate.genotype.to_dict()}
+                figures = {n: candidate.figures[n].value for n in arguments.objectives}
+                scores = dict(zip(NAMES, zero_cost.features(candidate.genotype), strict=True))
+                rows[candidate.id] = row | figures | scores
             print(f"{name}, seed {seed}: {len(rows)} networks so far", flush=True)
     return list(rows.values())
 
 
-def _ranking(score: Array, accuracy: Array, latency: Array) -> str:
-    """Return the rank correlation of a score as text, overall and at equal latency."""
+def _correlations(score: Array, accuracy: Array, latency: Array) -> str:
+    """Return the rank correlations of a score with accuracy as text, with 95 % intervals."""
     rng = np.random.default_rng(0)
-    draws = [rng.integers(0, len(score), len(score)) for _ in range(1000)]
-    words = []
-    for title, measure in (("Spearman", _spearman), ("at equal latency", _partial)):
-        found = [measure(score[i], accuracy[i], latency[i]) for i in draws]
-        low, high = np.quantile(found, [0.025, 0.975])
-        words.append(f"{title} {measure(score, accuracy, latency):.2f} ({low:.2f}, {high:.2f})")
+    resamples = [rng.integers(0, len(score), len(score)) for _ in range(1000)]
+    texts = []
+    for name, correlation in (("Spearman", _spearman), ("at equal latency", _partial)):
+        values = [correlation(score[i], accuracy[i], latency[i]) for i in resamples]
+        low, high = np.quantile(values, [0.025, 0.975])
+        texts.append(f"{name} {correlation(score, accuracy, latency):.2f} ({low:.2f}, {high:.2f})")
     tau = stats.kendalltau(score, accuracy).statistic
-    return f"{', '.join(words)}, Kendall tau {tau:.2f}; {len(score)} networks"
+    return f"{', '.join(texts)}, Kendall tau {tau:.2f}; {len(score)} networks"
 
 
 def _spearman(score: Array, accuracy: Array, latency: Array) -> float:
@@ -137,37 +138,36 @@ def _partial(score: Array, accuracy: Array, latency: Array) -> float:
     a, s, t = (stats.rankdata(values) for values in (accuracy, score, latency))
     if np.array_equal(s, t):
         return 0.0
-    left = [values - np.polyval(np.polyfit(t, values, 1), t) for values in (a, s)]
-    return float(np.corrcoef(*left)[0, 1])
+    residuals = [values - np.polyval(np.polyfit(t, values, 1), t) for values in (a, s)]
+    return float(np.corrcoef(*residuals)[0, 1])
 
 
-def _learn(chosen: Array, columns: Mapping[str, Array]) -> None:
-    """Print the rank correlation of the sampler's model on held-out networks."""
+def _compare_models(encoded_choices: Array, columns: Mapping[str, Array]) -> None:
+    """Print the rank correlation of the sampler's predictions with accuracy, held-out networks."""
     errors = np.log(1 - columns["accuracy"])
-    for n in _TAUGHT:
-        ranks: dict[tuple[str, ...], list[float]] = {names: [] for names in SETS}
-        for draw, names in itertools.product(range(_DRAWS), SETS):
+    for n in _TRAINING_SIZES:
+        ranks: dict[tuple[str, ...], list[float]] = {names: [] for names in FEATURE_SETS}
+        for draw, names in itertools.product(range(_DRAWS), FEATURE_SETS):
             order = np.random.default_rng(draw).permutation(len(errors))
-            told, others = order[:n], order[n:]
-            known = [np.log(columns["latency_ms"]), *(columns[name] for name in names)]
-            extra = np.column_stack(known)
-            extra = (extra - extra[told].min(axis=0)) / np.ptp(extra[told], axis=0)
-            x = np.hstack([chosen, extra])
-            n_summary = features().n_shares + len(known)
-            model = Surrogate(
-                x[told], errors[told], fit_hyperparameters(x[told], errors[told], None, n_summary)
-            )
-            rank = stats.spearmanr(model.predict(x[others])[0], errors[others]).statistic
+            train, held_out = order[:n], order[n:]
+            added = [np.log(columns["latency_ms"]), *(columns[name] for name in names)]
+            scaled = np.column_stack(added)
+            scaled = (scaled - scaled[train].min(axis=0)) / np.ptp(scaled[train], axis=0)
+            x = np.hstack([encoded_choices, scaled])
+            n_summary = choice_features().n_shares + len(added)
+            parameters = fit_hyperparameters(x[train], errors[train], None, n_summary)
+            model = Surrogate(x[train], errors[train], parameters)
+            rank = stats.spearmanr(model.predict(x[held_out])[0], errors[held_out]).statistic
             ranks[names].append(float(rank))
-        for names in SETS:
-            more = np.array(ranks[names]) - ranks[()]
+        for names in FEATURE_SETS:
+            gains = np.array(ranks[names]) - ranks[()]
             print(
-                f"after {n}, {' '.join(names) or 'nothing'}: {np.mean(ranks[names]):.3f}, "
-                f"{more.mean():+.3f} +- {more.std(ddof=1) / len(more) ** 0.5:.3f}"
+                f"after {n}, {' '.join(names) or 'none'}: {np.mean(ranks[names]):.3f}, "
+                f"{gains.mean():+.3f} +- {gains.std(ddof=1) / len(gains) ** 0.5:.3f}"
             )
 
 
-def _short(value: Any) -> Any:
+def _round(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 

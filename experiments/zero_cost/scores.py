@@ -21,13 +21,13 @@ from hwnas.models.graph import n_macs, n_params
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training.data import ImageData
 
-SIZES = {"params": n_params, "macs": n_macs}  #: of the graph
-SCORES = ("synflow", "naswot")  #: of the initial weights
+SIZES = {"params": n_params, "macs": n_macs}  #: features of the graph
+SCORES = ("synflow", "naswot")  #: features of the initial weights
 NAMES = (*SIZES, *SCORES)  #: all features
 
 _N_IMAGES = 64  # images of the training split for NASWOT
 _SEED = 0  # seed of the initial weights and of the images
-_REMEMBERED = 100_000  # genotypes
+_CACHE_SIZE = 100_000  # number of genotypes
 _NORMS = (nn.BatchNorm2d, nn.LayerNorm)
 _ACTIVATIONS = (
     nn.ReLU, ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.SiLU, nn.GELU,
@@ -39,57 +39,57 @@ class ZeroCost:
     """Sizes and scores of the untrained networks of a space: a pure function of the genotype.
 
     Args:
-        names: Requested features, of ``NAMES``.
+        names: Requested features, from ``NAMES``.
         family: Builds the networks.
-        space: Their space.
-        data: The source of training images.
+        space: The search space.
+        data: Data with the training images.
     """
 
     def __init__(self, names: Sequence[str], family: Family, space: SearchSpace, data: ImageData):
         self._names, self._family, self._space = tuple(names), family, space
         order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(_SEED))
-        self._data, self._shown = data, data.train.take(order[:_N_IMAGES]).images
-        self._prepared: dict[int, Tensor] = {}
-        self._known = functools.lru_cache(_REMEMBERED)(self._computed)
+        self._data, self._sample = data, data.train.take(order[:_N_IMAGES]).images
+        self._resized: dict[int, Tensor] = {}
+        self._cached_scores = functools.lru_cache(_CACHE_SIZE)(self._compute)
 
     def features(self, genotype: Genotype) -> Sequence[float]:
-        """Return the requested features in order; sizes as their logarithms."""
-        known = self._known(genotype)
-        return [known[name] for name in self._names]
+        """Return the requested features in the given order; sizes are logarithms."""
+        values = self._cached_scores(genotype)
+        return [values[name] for name in self._names]
 
-    def _computed(self, genotype: Genotype) -> dict[str, float]:
+    def _compute(self, genotype: Genotype) -> dict[str, float]:
         graph = self._family.lower(self._space, genotype, self._data.signature)
-        found = {name: math.log(size(graph)) for name, size in SIZES.items()}
+        values = {name: math.log(size(graph)) for name, size in SIZES.items()}
         if not {*SCORES} & {*self._names}:
-            return found
+            return values
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             network = self._family.build(self._space, genotype, self._data.signature)
         images = self._images(self._family.resolution(self._space, genotype))
         if "naswot" in self._names:
-            found["naswot"] = naswot(network, images)
+            values["naswot"] = naswot(network, images)
         if "synflow" in self._names:
-            found["synflow"] = synflow(network, images.shape[1:])
-        return found
+            values["synflow"] = synflow(network, images.shape[1:])
+        return values
 
     def _images(self, resolution: int) -> Tensor:
-        if resolution not in self._prepared:
-            self._prepared[resolution] = self._data.prepare(self._shown, resolution)
-        return self._prepared[resolution]
+        if resolution not in self._resized:
+            self._resized[resolution] = self._data.prepare(self._sample, resolution)
+        return self._resized[resolution]
 
 
 def naswot(network: nn.Module, images: Tensor) -> float:
-    """Return how differently images ``(N, C, R, R)`` activate the units of a network.
+    """Return the NASWOT score: how differently images ``(N, C, R, R)`` activate a network.
 
-    It is the logarithm of the determinant of a matrix with, for each pair of images, the number
-    of units that are active for both or for neither. One is added to its diagonal: two images with
-    equal activations then give a low score instead of minus infinity.
+    The score is the logarithm of the determinant of a matrix. The matrix has, for each pair of
+    images, the number of units that are active for both images or for neither. One is added to the
+    diagonal, so that two images with equal activations give a low score instead of minus infinity.
     """
     agreement = torch.eye(len(images), dtype=torch.float64)
 
     def count(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         sign = (args[0].flatten(1) > 0).float() * 2 - 1
-        # Units that agree less those that don't, plus all units: twice those that agree.
+        # (agreeing - differing units) + all units = 2 * agreeing units
         agreement.add_((sign @ sign.T + sign.shape[1]).double() / 2)
 
     hooks = [
@@ -98,22 +98,25 @@ def naswot(network: nn.Module, images: Tensor) -> float:
         if isinstance(module, _ACTIVATIONS)
     ]
     with torch.no_grad():
-        network.train()(images)  # batch norm by the batch: there are no statistics yet
+        network.train()(
+            images
+        )  # batch norm uses batch statistics; there are no running statistics yet
     for hook in hooks:
         hook.remove()
     return float(torch.linalg.slogdet(agreement).logabsdet)
 
 
 def synflow(network: nn.Module, shape: Sequence[int]) -> float:
-    """Return the logarithm of the synaptic flow through all weights; changes the network.
+    """Return the logarithm of the synaptic flow through all weights. The network is changed.
 
-    The flow through a weight is its magnitude times the gradient of the sum of outputs with respect
-    to it, for an image of ones and the magnitudes of the weights. As in the source, norms are
-    removed. Activations are removed as well: no value is negative, and saturation would block flow.
+    All weights are replaced by their magnitudes, and the image consists of ones. The flow through a
+    weight is its magnitude times the gradient of the sum of the outputs with respect to it. As in
+    the source, norms are removed. Activations are removed as well: no value is negative, and
+    saturation would block the flow.
 
     Args:
-        network: With initial weights.
-        shape: Of an image, ``(C, R, R)``.
+        network: The network with initial weights.
+        shape: Shape of an image, ``(C, R, R)``.
     """
     network.double().eval()
     _linearise(network)

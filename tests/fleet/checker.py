@@ -36,21 +36,21 @@ class _Checker:
         self.violations: list[str] = []
 
     def find_violations(self) -> list[str]:
-        hours = sorted(h for each in self.plan["hours"] for h in each["hours"])
+        hours = sorted(h for period in self.plan["hours"] for h in period["hours"])
         first = next(iter(self.service["classes"].values()))["demand"]["hours"]
         self._require(hours == [*range(len(first))], "hours are missing or duplicated")
         usd = kg = 0.0
-        for each in self.plan["hours"]:
-            for hour in each["hours"]:
-                self._check_hour(each, hour)
-                usd += self._cost_usd(each)
-                kg += self._carbon_kg(each, hour)
+        for period in self.plan["hours"]:
+            for hour in period["hours"]:
+                self._check_hour(period, hour)
+                usd += self._cost_usd(period)
+                kg += self._carbon_kg(period, hour)
         for name, d in self.fleet["devices"].items():
             if d["buy"] in ("bought", "reserved"):
-                most = max(each["machines"].get(name, 0) for each in self.plan["hours"])
+                n_running = max(period["machines"].get(name, 0) for period in self.plan["hours"])
                 owned = self.plan["devices"].get(name, {}).get("bought", 0)
                 self._require(
-                    most <= owned <= d["quota"], f"{name}: {most} run, {owned} are bought"
+                    n_running <= owned <= d["quota"], f"{name}: {n_running} run, {owned} are bought"
                 )
                 usd += owned * d["price"] * len(hours)
         days, budgets = len(hours) / 24, self.service.get("budgets", {})
@@ -71,32 +71,32 @@ class _Checker:
         if not holds:
             self.violations.append(message)
 
-    def _check_hour(self, each: Content, hour: int) -> None:
-        for name, n in each["machines"].items():
+    def _check_hour(self, period: Content, hour: int) -> None:
+        for name, n in period["machines"].items():
             d = self.fleet["devices"][name]
             self._require(n <= d["quota"], f"hour {hour}: {n} of {name}, quota {d['quota']}")
-            pools = [p for p in each["pools"] if self.plan["kinds"][p["kind"]]["device"] == name]
+            pools = [p for p in period["pools"] if self.plan["kinds"][p["kind"]]["device"] == name]
             replicas = sum(p["replicas"] for p in pools)
             self._require(replicas <= n * d["slots"], f"hour {hour}: {replicas} replicas on {name}")
             for p in pools:
                 fits = p["spread"] == 0 or math.ceil(p["replicas"] / max(n, 1)) <= p["spread"]
                 self._require(fits, f"hour {hour}: {p['kind']} is not spread")
         for region, watts in self.service.get("budgets", {}).get("power_w", {}).items():
-            used = sum(n * self.fleet["devices"][m]["busy_w"] for m, n in each["machines"].items()
+            used = sum(n * self.fleet["devices"][m]["busy_w"] for m, n in period["machines"].items()
                        if self.fleet["devices"][m]["region"] == region)  # fmt: skip
             self._require(used <= watts * (1 + _NEAR), f"hour {hour}: {used} W in {region}")
-        self._check_demand(each, hour, "routes")
+        self._check_demand(period, hour, "routes")
         if self.survive.get("all_of"):
-            self._check_demand(each, hour, "degraded")
+            self._check_demand(period, hour, "degraded")
 
-    def _check_demand(self, each: Content, hour: int, which: str) -> None:
+    def _check_demand(self, period: Content, hour: int, which: str) -> None:
         sent: dict[str, float] = {}
         links: dict[str, float] = {}
         for name, requirements in self.service["classes"].items():
             demand = requirements["demand"]["hours"][hour] * requirements["demand"].get(
                 "spike", 1.0
             )
-            routes = [r for r in each[which] if r["klass"] == name]
+            routes = [r for r in period[which] if r["klass"] == name]
             rate = sum(r["rate"] for r in routes)
             is_close = math.isclose(rate, demand, rel_tol=1e-4, abs_tol=1e-3)
             self._require(is_close, f"hour {hour}: {name} has {rate} of {demand}")
@@ -115,7 +115,7 @@ class _Checker:
                 sent[r["first"]] = sent.get(r["first"], 0.0) + r["rate"]
                 if r["second"]:
                     sent[r["second"]] = sent.get(r["second"], 0.0) + r["rate"] * r["share"]
-        pools = {p["kind"]: p for p in each["pools"]}
+        pools = {p["kind"]: p for p in period["pools"]}
         for kind, rate in sent.items():
             p = pools[kind]
             spare = p["spread"] if self.survive.get("any_one") and which == "routes" else 0
@@ -125,8 +125,8 @@ class _Checker:
                 f"hour {hour}: {kind} has {rate} of {capacity}",
             )
         for link, mbit in links.items():
-            most = self.fleet["links"][link].get("mbit_s", math.inf)
-            self._require(mbit <= most * (1 + _NEAR), f"hour {hour}: {mbit} Mbit/s on {link}")
+            limit = self.fleet["links"][link].get("mbit_s", math.inf)
+            self._require(mbit <= limit * (1 + _NEAR), f"hour {hour}: {mbit} Mbit/s on {link}")
 
     def _check_route(
         self, r: Content, requirements: Content, which: str, links: dict[str, float]
@@ -188,13 +188,13 @@ class _Checker:
                     stack.append((other, rtt + link["rtt_ms"], [*path, name], {*visited, other}))
         return best
 
-    def _cost_usd(self, each: Content) -> float:
+    def _cost_usd(self, period: Content) -> float:
         usd = 0.0
-        for name, n in each["machines"].items():
+        for name, n in period["machines"].items():
             d = self.fleet["devices"][name]
             if d["buy"] in ("on_demand", "spot"):
                 usd += n * d["price"] * (1 + d.get("start_s", 0) / 3600)
-        for r in each["routes"]:
+        for r in period["routes"]:
             requirements = self.service["classes"][r["klass"]]
             region, share = requirements.get("origin", requirements["regions"][0]), 1.0
             spike = requirements["demand"].get("spike", 1.0)
@@ -208,9 +208,9 @@ class _Checker:
                     region, share = d["region"], r["share"]
         return usd
 
-    def _carbon_kg(self, each: Content, hour: int) -> float:
+    def _carbon_kg(self, period: Content, hour: int) -> float:
         kg = 0.0
-        for name, n in each["machines"].items():
+        for name, n in period["machines"].items():
             d = self.fleet["devices"][name]
             carbon = self.fleet.get("carbon", {}).get(d["region"], 0.0)
             per = carbon[hour % len(carbon)] if isinstance(carbon, list) else carbon

@@ -77,8 +77,8 @@ def write_random(folder: Path, rng: np.random.Generator, *, classes: int, tiny: 
         base = 4.0 * 2**m * float(rng.uniform(0.7, 1.4))
         times = {}
         for name in devices:
-            one = base * float(rng.uniform(0.5, 2.0))
-            times[name] = (round(one, 3), round(one * float(rng.uniform(1.2, 4.0)), 3))
+            median_ms = base * float(rng.uniform(0.5, 2.0))
+            times[name] = (round(median_ms, 3), round(median_ms * float(rng.uniform(1.2, 4.0)), 3))
         models.append((f"m{m}", round(0.6 + 0.06 * m + float(rng.uniform(0, 0.05)), 4), times))
     hours = 2 if tiny else 3
     service: Content = {"fronts": ["front.csv"], "classes": {}}

@@ -124,9 +124,9 @@ def test_requests_are_lost_only_without_live_pools() -> None:
 
 def test_requests_of_failed_pool_are_split_by_spare_capacity() -> None:
     """The first pool fails before any request; 3 in 4 go to the second, 1 in 4 to the third."""
-    one, ints = np.ones(3, np.int32), np.arange(3, dtype=np.int32)
+    ones, ints = np.ones(3, np.int32), np.arange(3, dtype=np.int32)
     pools = events.PoolArrays(
-        np.full((3, 1), 0.001), one, np.zeros(3), one, np.ones(1), np.zeros(3)
+        np.full((3, 1), 0.001), ones, np.zeros(3), ones, np.ones(1), np.zeros(3)
     )
     network_s = np.array([0.002, 0.010, 0.030])
     routes = events.RouteArrays(

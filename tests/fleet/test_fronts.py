@@ -94,9 +94,9 @@ def test_front_point_equals_plan_with_same_limit(
 
 def test_page_shows_front_and_first_bottleneck(folder: Path, rows: object) -> None:
     page = (folder / "plan" / "report.html").read_text()
-    for words in ("With accuracy_min", "With budgets.carbon", "First bottleneck if demand grows",
+    for expected in ("With accuracy_min", "With budgets.carbon", "First bottleneck if demand grows",
                   "Cost of less carbon, higher accuracy or shorter latencies"):  # fmt: skip
-        assert words in page
+        assert expected in page
     assert (folder / "plan" / "front.png").stat().st_size > 5_000
 
 

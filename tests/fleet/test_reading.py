@@ -171,8 +171,8 @@ def test_latency_tables_require_one_number_of_threads(
     assert (runtime.runtime, runtime.provider, runtime.threads) == ("onnxruntime", "cpu", 2)
     assert runtime.place.endswith(several)
     more = _table(tmp_path, "4t-b1", 1.0)
-    words = "small-int8 on target 'cpu' with 4 threads, .*" + re.escape(f"{several} with 2:")
-    with pytest.raises(HwnasError, match=words):
+    message = "small-int8 on target 'cpu' with 4 threads, .*" + re.escape(f"{several} with 2:")
+    with pytest.raises(HwnasError, match=message):
         _read(tmp_path, examples.service(profiles=[several, more]), examples.fleet())
     custom = _table(tmp_path, "2t-b1-0123abcd", 4.0)  # in addition to a shipped table
     catalogue = _read(tmp_path, examples.service(profiles=[custom]), examples.fleet()).catalogue
@@ -266,7 +266,7 @@ def test_demand_rows_must_be_consecutive_hours(
 ) -> None:
     service = examples.service()
     service["classes"]["web"]["demand"] = {"csv": "load.csv"}
-    rows = "\n".join(f"{one},9" for one in values)
+    rows = "\n".join(f"{value},9" for value in values)
     (tmp_path / "load.csv").write_text(f"{column},web\n{rows}\n")
     if message is None:
         assert _read(tmp_path, service, examples.fleet()).load.n_hours == len(values)

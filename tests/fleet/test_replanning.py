@@ -150,19 +150,19 @@ def test_unobserved_hours_are_extrapolated_or_kept(folder: Path) -> None:
 
 def test_plan_leaves_failed_device_and_stays_after_recovery(folder: Path) -> None:
     old = read_plan(folder / "plan")
-    used = max(old.hours, key=lambda of: sum(of.machines.values())).machines
+    used = max(old.hours, key=lambda period: sum(period.machines.values())).machines
     device = max(used, key=lambda name: used[name])
     Path("down.csv").write_text(f"hour,device,machines_down\n1,{device},\n")
     replanned = hwnas.replan(folder / "plan", "down.csv", run__dir="off")
     new = read_plan(replanned.path)
-    assert all(device not in of.machines for of in new.hours)
+    assert all(device not in period.machines for period in new.hours)
     assert _find_violations(folder, replanned.path, {}) == []
     whys = [row["why"] for row in replanned.table("decisions").to_pylist()]
     assert all(f"all {device} down" in why for why in whys)
     Path("up.csv").write_text(f"hour,device,machines_down\n1,{device},\n2,{device},0\n")
     # Recovery alone causes no move.
-    again = hwnas.replan(replanned.path, "up.csv", run__dir="again")
-    assert (again.path / "plan.yaml").read_bytes() == (replanned.path / "plan.yaml").read_bytes()
+    second = hwnas.replan(replanned.path, "up.csv", run__dir="again")
+    assert (second.path / "plan.yaml").read_bytes() == (replanned.path / "plan.yaml").read_bytes()
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_column_generation_extends_insufficient_placements(
     device = max(machines, key=lambda name: machines[name])
     Path("down.csv").write_text(f"hour,device,machines_down\n1,{device},\n")
     replanned = hwnas.replan(folder / "plan", "down.csv", run__dir="off")
-    assert all(device not in of.machines for of in read_plan(replanned.path).hours)
+    assert all(device not in period.machines for period in read_plan(replanned.path).hours)
     assert _find_violations(folder, replanned.path, {}) == []
 
 
@@ -196,9 +196,9 @@ def test_failed_machine_suspends_redundancy_until_recovery(tmp_path: Path) -> No
     assert hours[1].pools == quiet.pools  # one spare as before
     message = "machines of box are down there is no redundancy in the hours 0:"
     assert any(message in line for line in replanned.messages)
-    again = hwnas.replan(replanned, "down.csv", run__dir="again")
-    assert (again.path / "plan.yaml").read_bytes() == (replanned.path / "plan.yaml").read_bytes()
-    assert again.messages[1].startswith("1 of box down (measured): no hour needs more machines")
+    second = hwnas.replan(replanned, "down.csv", run__dir="again")
+    assert (second.path / "plan.yaml").read_bytes() == (replanned.path / "plan.yaml").read_bytes()
+    assert second.messages[1].startswith("1 of box down (measured): no hour needs more machines")
     Path("up.csv").write_text("hour,device,machines_down\n0,box,0\n")
     recovered = hwnas.replan(replanned, "up.csv", run__dir="whole")
     assert [hour.pools for hour in read_plan(recovered.path).hours] == [busy.pools, quiet.pools]

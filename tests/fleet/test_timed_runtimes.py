@@ -24,7 +24,7 @@ def _run(name: str, accuracy: float, **chosen: int) -> Any:
     figures = {"accuracy_fp32": accuracy, "latency_ms": 9.0}
     member = SimpleNamespace(
         is_deliverable=True, dtype=lambda of_target: of_target,
-        figures={each: Quantity(value, "measured") for each, value in figures.items()},
+        figures={metric: Quantity(value, "measured") for metric, value in figures.items()},
         candidate=SimpleNamespace(id="0a", genotype=genotype),
     )  # fmt: skip
     return SimpleNamespace(members=[member], config={"target": asdict(target(name))})
@@ -71,7 +71,11 @@ def test_plans_without_runtime_match_pool_types() -> None:
     runtime = TimedRuntime("cpu", "run/cpu", "tvm", "cpu", 4)
     kind = PoolType("cpu", NAME, 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "run/cpu", runtime)
     pool_types = [replace(kind, ran=None), kind, replace(kind, ran=replace(runtime, threads=2))]
-    assert [plan_conversion._is_kind(kind, each) for each in pool_types] == [True, True, False]
+    assert [plan_conversion._is_kind(kind, pool_type) for pool_type in pool_types] == [
+        True,
+        True,
+        False,
+    ]
     assert not plan_conversion._is_kind(kind, replace(pool_types[0], goodput=40.0))
 
 

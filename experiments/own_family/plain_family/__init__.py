@@ -28,7 +28,7 @@ _KERNEL = re.compile(r"stages\.\d+\.blocks\.\d+\.kernel")
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution: its position and its part of the genotype."""
+    """The dimensions of a convolution."""
 
     name: str
     c_in: int
@@ -39,19 +39,19 @@ class Layer:
 
 def layers(space: SearchSpace, genotype: Genotype, signature: Signature) -> list[Layer]:
     """Return the convolutions of a network in order."""
-    values, found, width = space.values(genotype), list[Layer](), signature.in_channels
+    values, convolutions, c_in = space.values(genotype), list[Layer](), signature.in_channels
     for stage in range(n_stages(space)):
         for index in range(int(values[f"stages.{stage}.depth"])):
             kernel = int(values[f"stages.{stage}.blocks.{index}.kernel"])
             c_out = int(values[f"stages.{stage}.width"])
             name, stride = f"stage{stage}_conv{index}", 2 if index == 0 else 1
-            found.append(Layer(name, width, c_out, kernel, stride))
-            width = c_out
-    return found
+            convolutions.append(Layer(name, c_in, c_out, kernel, stride))
+            c_in = c_out
+    return convolutions
 
 
 def n_stages(space: SearchSpace) -> int:
-    """Return how many stages a space describes."""
+    """Return the number of stages of a space."""
     return sum(n.startswith("stages.") and n.endswith(".depth") for n in names(space))
 
 
@@ -71,14 +71,14 @@ class PlainNet(nn.Module):
         self.classifier = nn.Linear(convolutions[-1].c_out, signature.n_outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``; modules are called in their order."""
+        """Compute outputs ``(N, n_outputs)`` from images ``(N, C, R, R)``."""
         for module in self.children():
             images = module(images)
         return images
 
 
 class PlainSupernet(nn.Module):
-    """Shared weights: every layer has its largest options."""
+    """The shared weights of all subnets; every layer has its largest dimensions."""
 
     def __init__(self, space: SearchSpace, signature: Signature):
         super().__init__()
@@ -96,7 +96,7 @@ class PlainSupernet(nn.Module):
         return self
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
-        """Compute one subnet: ``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
+        """Compute the outputs ``(N, n_outputs)`` of a subnet from images ``(N, C, R, R)``."""
         for c in layers(self.space, genotype, self.signature):
             images = self._conv(c)(images, c.c_out, c.kernel)
         logits: Tensor = self.classifier(images.mean((2, 3)))
@@ -129,10 +129,10 @@ class Plain:
         return TrainingRecipe("sgd", lr=0.1, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
-        """Reject a space that these networks cannot be built from, in one line.
+        """Raise a ``SpaceError`` if networks cannot be built from a space.
 
-        It is called before all other methods, which may rely on it. The consistency of depths and
-        blocks was checked when the file was read.
+        It is called before all other methods. They need not check the space again. The depths and
+        blocks were already checked when the file was read.
         """
         stages = range(max(1, n_stages(space)))
         parts = ("depth", "width", "blocks.0.kernel")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.fleet.served import pool
+from experiments.fleet.compare_triton import pool
 from hwnas.fleet.deployment import load as holding
 from hwnas.fleet.deployment import validation
 from hwnas.fleet.deployment.load import LatencySamples

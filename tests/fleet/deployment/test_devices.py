@@ -85,7 +85,9 @@ def test_cpu_pool_requests_threads_of_model(plan: DeploymentPlan, tmp_path: Path
     cpu = TimedRuntime("cpu", str(tmp_path / "cpu"), "onnxruntime", "cpu", 4)
     files = _files(plan, place=str(tmp_path / "gpu"), ran=cpu)
     assert _resources(files) == {"cpu": "4", "memory": "1028Mi"}
-    parameters = {each.key: each.value.string_value for each in _config(files).parameters}
+    parameters = {
+        parameter.key: parameter.value.string_value for parameter in _config(files).parameters
+    }
     assert parameters["intra_op_thread_count"] == "4"
     assert (_ray(files)["threads"], _ray(files)["gpus"]) == (4, 0.0)
     without_runtime = _files(plan, place=str(tmp_path / "gpu"))  # a plan without runtime
@@ -116,7 +118,7 @@ def test_readme_names_unknown_runtime_properties(
 ) -> None:
     readme = _files(plan, ran=ran)["README.md"].decode()
     (line,) = [line for line in readme.splitlines() if line.startswith(f"- `{NAME}`: ")]
-    assert [each for each in expected if each not in line] == []
+    assert [text for text in expected if text not in line] == []
 
 
 def test_readme_names_other_precision_of_latencies(plan: DeploymentPlan) -> None:

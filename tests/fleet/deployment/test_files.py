@@ -187,9 +187,9 @@ def _patches_by_hour(documents: list[dict[str, Any]]) -> dict[int, list[dict[str
 
 
 def test_replicas_and_routes_change_per_hour(deploy: Files) -> None:
-    pods, routes = ([*yaml.safe_load_all(deploy[f"{at}/schedule.yaml"])]
-                    for at in ("kubernetes", "kserve"))  # fmt: skip
-    for document in {each["kind"]: each for each in routes}.values():
+    pods, routes = ([*yaml.safe_load_all(deploy[f"{folder}/schedule.yaml"])]
+                    for folder in ("kubernetes", "kserve"))  # fmt: skip
+    for document in {route["kind"]: route for route in routes}.values():
         kubernetes_validate.validate(document, "1.31", strict=True)
     scaled = _patches_by_hour(pods)
     assert len(scaled) == 24
@@ -222,7 +222,7 @@ def test_pools_start_with_one_hour_and_scale_to_zero() -> None:
         next(yaml.safe_load_all(manifests[f"kubernetes/{p.name}.yaml"]))["spec"] for p in pools
     ]
     assert [spec["replicas"] for spec in specs] == [2, 3]  # nothing else starts the first pool
-    hours = [yaml.safe_load_all(kubernetes.hour_patches(pools, of)) for of in range(3)]
+    hours = [yaml.safe_load_all(kubernetes.hour_patches(pools, hour)) for hour in range(3)]
     parts = [[(d["kind"], *d["spec"].values()) for d in documents] for documents in hours]
     scaler = "HorizontalPodAutoscaler"
     assert parts[0] == [(scaler, 3), ("Deployment", 0)]  # the first pool ran in the previous hour
@@ -302,7 +302,7 @@ def _forecast_at(rule: str, minutes: int) -> float:
     """Return the value of a rule at minutes after Monday 0:00 UTC."""
     day, minute = divmod(minutes, 24 * 60)
     values = {"day_of_week": (day + 1) % 7, "hour": minute // 60, "minute": minute % 60}
-    functions = {name: lambda of=value: of for name, value in values.items()}
+    functions = {name: lambda result=value: result for name, value in values.items()}
     part = r"vector\((\d+)\) and on\(\) \((.+?) >= (\d+)\) and on\(\) \(.+? <= (\d+)\)"
     parts = re.findall(part, rule)
     now = eval(parts[0][1], {**functions, "floor": math.floor})

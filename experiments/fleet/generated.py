@@ -1,7 +1,7 @@
-"""Generated services and fleets, as the files that ``plan`` reads, for tests of size and of rules.
+"""Generated services and fleets, written as the input files of ``plan``.
 
-Accuracies and latencies of models resemble those of families of networks. Correct predictions are
-sampled from one difficulty per image, so that cascades can be evaluated jointly.
+Accuracies and latencies resemble those of real families of networks. Each image has a difficulty
+that all models share, so that the accuracy of cascades can be evaluated on the same images.
 """
 
 import csv
@@ -13,8 +13,8 @@ import numpy as np
 import yaml
 
 BATCHES = (1, 2, 4, 8, 16)
-# name: GFLOP/s at batch 1 and at large batches, fixed ms, $/h, idle W, busy W, quota, largest model
-# in M MACs, region, slots, buy
+# name: GFLOP/s at batch 1, GFLOP/s at large batches, fixed ms, $/h, idle W, busy W, quota, largest
+# model in million MACs, region, slots, buy
 DEVICES: dict[str, tuple[Any, ...]] = {
     "ethos_u55": (40, 40, 0.20, 0.0004, 0.05, 0.25, 400, 60, "edge", 1, "bought"),
     "raspi5": (12, 14, 0.40, 0.0040, 2.5, 7.0, 60, 600, "edge", 4, "bought"),
@@ -27,7 +27,7 @@ DEVICES: dict[str, tuple[Any, ...]] = {
     "gpu_demand": (1500, 9000, 0.70, 0.5260, 30, 72, 16, 1e9, "cloud", 1, "on_demand"),
     "gpu_spot": (1500, 9000, 0.70, 0.1900, 30, 72, 16, 1e9, "cloud", 1, "spot"),
 }
-# name: objective ms, accuracy floor, peak requests/s, regions allowed, origin, hour of the peak
+# name: p99 limit in ms, minimum accuracy, peak requests/s, allowed regions, origin, peak hour
 CLASSES: dict[str, tuple[Any, ...]] = {
     "kiosk": (30, 0.700, 900, ["edge", "site"], "edge", 12),
     "mobile": (60, 0.740, 4000, ["site", "cloud"], "field", 20),
@@ -43,16 +43,17 @@ LINKS = {
 
 
 def write(
-    folder: Path, *, seed: int = 0, n_models: int = 30, scale: float = 1.0, **more: Any
+    folder: Path, *, seed: int = 0, n_models: int = 30, scale: float = 1.0, **options: Any
 ) -> None:
     """Write ``service.yaml``, ``fleet.yaml``, ``front.csv`` and ``answers.npz`` into a folder.
 
     Args:
-        folder: The folder.
-        seed: Of prices, demands and accuracies; 0: the values above.
+        folder: The folder; created if it does not exist.
+        seed: Seed of prices, demands and accuracies. With 0, prices and demands are those above.
         n_models: Number of models of the front.
         scale: Factor of the demand.
-        more: Further keys of ``service.yaml``: ``survive``, ``budgets``; or ``trace``, ``hours``.
+        options: ``hours``, the number of hours (24); ``trace``, a CSV file of arrivals;
+            ``cascades``, if False without predictions; other keys of ``service.yaml``.
     """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,20 +63,21 @@ def write(
 
     macs = np.geomspace(15, 2000, n_models)
     accuracy = 0.84 - 0.20 * (macs / 15) ** -0.45
-    _write_front(folder, macs, _write_answers(folder, accuracy, rng))
-    n_hours = more.pop("hours", 24)
-    trace, cascades = more.pop("trace", None), more.pop("cascades", True)
+    _write_front(folder, macs, _write_predictions(folder, accuracy, rng))
+    n_hours = options.pop("hours", 24)
+    trace, cascades = options.pop("trace", None), options.pop("cascades", True)
     classes = {}
-    for name, (p99, floor, peak, regions, origin, at) in CLASSES.items():
+    for name, (p99_ms, accuracy_min, peak, regions, origin, peak_hour) in CLASSES.items():
         hours = np.arange(n_hours) * 24 / n_hours
-        rates = 0.35 + 0.65 * np.exp(-(((((hours - at + 12) % 24) - 12) / 5) ** 2))
+        rates = 0.35 + 0.65 * np.exp(-(((((hours - peak_hour + 12) % 24) - 12) / 5) ** 2))
         demand = {"hours": [round(float(v), 3) for v in rates * peak * scale * vary()]}
         classes[name] = {
-            "p99_ms": p99, "accuracy_min": floor, "degraded_accuracy": round(floor - 0.02, 3),
+            "p99_ms": p99_ms, "accuracy_min": accuracy_min,
+            "degraded_accuracy": round(accuracy_min - 0.02, 3),
             "regions": regions, "origin": origin, "payload_kib": 3,
             "demand": demand | ({"trace": str(trace)} if trace else {}),
         }  # fmt: skip
-    service = {"fronts": ["front.csv"], "classes": classes, **more}
+    service = {"fronts": ["front.csv"], "classes": classes, **options}
     if cascades:
         service["answers"] = ["answers.npz"]
     fleet = {"devices": {name: _device(name, vary) for name in DEVICES}, "links": LINKS,
@@ -92,12 +94,12 @@ def _device(name: str, vary: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write_answers(folder: Path, accuracy: Any, rng: Any) -> Any:
-    """Write predictions for 4,000 images; return their accuracies."""
+def _write_predictions(folder: Path, accuracy: Any, rng: Any) -> Any:
+    """Write predictions for 4,000 images; return the accuracy of each model."""
     n = 4000
-    hardness = rng.uniform(0, 1, n)
+    difficulty = rng.uniform(0, 1, n)
     noise = rng.normal(0, 0.08, (accuracy.size, n))
-    margin = accuracy[:, None] - hardness + noise
+    margin = accuracy[:, None] - difficulty + noise
     names = [f"m{i:02d}-int8" for i in range(accuracy.size)]
     confidence = 1 / (
         1 + np.exp(-6 * (np.abs(margin) + 0.3 * (margin > 0) + rng.normal(0, 0.05, margin.shape)))
@@ -112,20 +114,11 @@ def _write_front(folder: Path, macs: Any, accuracy: Any) -> None:
     with (folder / "front.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "precision", "accuracy", "target", "batch", "latency_ms", "source"])
-        for (i, size), (name, at), batch in itertools.product(
+        for (i, size), (name, device), batch in itertools.product(
             enumerate(macs), DEVICES.items(), BATCHES
         ):
-            slow, fast, fixed, *_, largest = at[:8]
-            if size <= largest:
-                ms = fixed + 2 * size * batch / (slow + (fast - slow) * (1 - 1 / batch))
-                writer.writerow(
-                    [
-                        f"m{i:02d}",
-                        "int8",
-                        round(float(accuracy[i]), 5),
-                        name,
-                        batch,
-                        round(ms, 5),
-                        "modelled",
-                    ]
-                )
+            slow, fast, fixed_ms, *_, max_macs = device[:8]
+            if size <= max_macs:
+                ms = fixed_ms + 2 * size * batch / (slow + (fast - slow) * (1 - 1 / batch))
+                writer.writerow([f"m{i:02d}", "int8", round(float(accuracy[i]), 5),
+                                 name, batch, round(ms, 5), "modelled"])  # fmt: skip

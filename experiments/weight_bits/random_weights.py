@@ -1,10 +1,11 @@
-"""Error of costs with random weights compared with trained weights, at 3 to 8 bits.
+"""Error of costs predicted with random weights, for trained weights of 3 to 8 bits.
 
-python -m experiments.weight_bits.stand_in [--networks 50] [--epochs 3]
+    python -m experiments.weight_bits.random_weights [--networks 50] [--epochs 3]
 
-Random networks of ``dense_packed`` are trained on digits with their bits, calibrated, written and
-compiled by Vela. The same networks are compiled with random weights. stand_in.csv has a row for
-each.
+The script trains random networks of ``dense_packed`` on digits with their bits, calibrates them,
+and compiles them with Vela. It also compiles the same networks with random weights.
+``stand_in.csv`` has a row for each network; its columns ``*_stand_in`` are the costs with random
+weights.
 """
 
 import argparse
@@ -35,51 +36,50 @@ from hwnas.training.options import TrainingConfig
 from hwnas.training.supernet import TrainingSetup
 
 _FIGURES = ("latency_ms", "flash_kib")
-_WITHIN = 0.03
+_TOLERANCE = 0.03
 _CALIBRATION = 512  # training images
-_RESULT = Path(__file__).with_suffix(".csv")
+_RESULT = Path(__file__).with_name("stand_in.csv")
 
 
 def main() -> None:
-    """Compare, write the table, and print the fraction of networks within 3 %."""
+    """Compare the costs, write the table, and print the fraction of networks within 3 %."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--networks", type=int, default=50)
     parser.add_argument("--epochs", type=int, default=3)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     target_file = package.ROOT / "conf" / "target" / "npu.yaml"
     target = from_facts(yaml.safe_load(target_file.read_text(encoding="utf-8")))
-    searched = spaces.load_space(spaces.find("dense_packed"))
-    data = DatasetConfig("digits")
-    train = TrainingConfig(epochs=asked.epochs, batch_size=64)
+    space = spaces.load_space(spaces.find("dense_packed"))
+    dataset = DatasetConfig("digits")
+    train = TrainingConfig(epochs=arguments.epochs, batch_size=64)
     rng, rows = random.Random(0), list[dict[str, Any]]()
-    with tempfile.TemporaryDirectory() as kept:
+    with tempfile.TemporaryDirectory() as folder:
         setup = TrainingSetup(
-            searched,
-            families.family_of(searched),
-            load_data(data, 28, NullProgress()),
-            data,
+            space,
+            families.family_of(space),
+            load_data(dataset, 28, NullProgress()),
+            dataset,
             train,
             0,
-            Path(kept),
+            Path(folder),
         )
-        for _ in range(asked.networks):
-            genotype = searched.sample(rng)
+        for _ in range(arguments.networks):
+            genotype = space.sample(rng)
             lowered = setup.graph(genotype)
 
             def costs(network: QuantisedNetwork, lowered: Any = lowered) -> Mapping[str, Quantity]:
                 return compile_tflite(write_tflite(network), lowered, target).cost.figures
 
-            foretold = costs(random_int8_network(lowered))
+            random_costs = costs(random_int8_network(lowered))
             network, _ = TrainingJob(setup, genotype).trained(NullProgress())
             images = setup.data.train.take(torch.arange(_CALIBRATION)).images
             prepared = setup.data.prepare(images, setup.resolution(genotype))
-            found = costs(quantise(fold_batch_norm(network), lowered, prepared))
-            row: dict[str, Any] = {
-                "id": genotype.id,
-                "weight_bits": genotype.to_dict()["weight_bits"],
-            }
+            trained_costs = costs(quantise(fold_batch_norm(network), lowered, prepared))
+            bits = genotype.to_dict()["weight_bits"]
+            row: dict[str, Any] = {"id": genotype.id, "weight_bits": bits}
             for name in _FIGURES:
-                row |= {f"{name}_stand_in": foretold[name].value, name: found[name].value}
+                row[f"{name}_stand_in"] = random_costs[name].value
+                row[name] = trained_costs[name].value
             rows.append(row)
             print(*row.values(), flush=True)
     with _RESULT.open("w", encoding="utf-8", newline="") as file:
@@ -87,12 +87,12 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(rows)
     for name in _FIGURES:
-        for least in (4, 3):
-            some = [row for row in rows if row["weight_bits"] >= least]
-            errors = np.array([row[f"{name}_stand_in"] / row[name] - 1 for row in some])
+        for min_bits in (4, 3):
+            selected = [row for row in rows if row["weight_bits"] >= min_bits]
+            errors = np.array([row[f"{name}_stand_in"] / row[name] - 1 for row in selected])
             print(
-                f"{name}, {least} to 8 bits: {np.mean(np.abs(errors) <= _WITHIN):.0%} of "
-                f"{len(some)} within 3 %; median {np.median(errors):+.1%}, largest "
+                f"{name}, {min_bits} to 8 bits: {np.mean(np.abs(errors) <= _TOLERANCE):.0%} of "
+                f"{len(selected)} within 3 %; median {np.median(errors):+.1%}, largest "
                 f"{errors[np.abs(errors).argmax()]:+.1%}"
             )
 
