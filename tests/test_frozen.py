@@ -71,7 +71,7 @@ DRAWN = {
 }  # fmt: skip
 #: Searches by the default sampler: proposals depend on accuracies, hence on the CPU.
 PROPOSED = {"pareto": ("+target=npu", "search_space=tiny", "n_trials=10")}
-SEARCHES = {name: (*words, "sampler=random") for name, words in DRAWN.items()} | PROPOSED
+SEARCHES = {name: (*arguments, "sampler=random") for name, arguments in DRAWN.items()} | PROPOSED
 SLOW = {
     "bits",
     "int8_onnxruntime",
@@ -205,7 +205,7 @@ def shipped_table_facts(runtime: str, dtype: str) -> Row:
     manifest = read_json(folder / "manifest.json")
     table = manifest["latency_table"]
     reasons = {
-        words.split()[0].rstrip(":") for words in (table["foreign"] or "").split("; ") if words
+        change.split()[0].rstrip(":") for change in (table["foreign"] or "").split("; ") if change
     }
     assert reasons <= {"cpu", "flags_digest"}, table["foreign"]
     table_folder = Path(table["path"])

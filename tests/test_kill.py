@@ -103,10 +103,10 @@ def test_search_killed_at_random_equals_uninterrupted_one(
     table: Path, tmp_path: Path, sampler: str, n_kills: int
 ) -> None:
     arguments = _arguments(table, sampler)
-    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    uninterrupted, folder = tmp_path / "whole", tmp_path / "killed"
     start_time = time.monotonic()
-    process = _start_search(*arguments, f"run.dir={whole}")
-    while not (whole / "study.db").exists() and process.poll() is None:
+    process = _start_search(*arguments, f"run.dir={uninterrupted}")
+    while not (uninterrupted / "study.db").exists() and process.poll() is None:
         time.sleep(0.01)
     start_s = time.monotonic() - start_time
     assert process.communicate(timeout=_LIMIT_S)[1] == ""
@@ -123,8 +123,10 @@ def test_search_killed_at_random_equals_uninterrupted_one(
     assert process.communicate(timeout=_LIMIT_S)[1] == ""
     assert process.returncode == 0
     for name in ("candidates.parquet", "front.csv"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
-    assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in whole.iterdir())
+        assert (folder / name).read_bytes() == (uninterrupted / name).read_bytes(), name
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        p.name for p in uninterrupted.iterdir()
+    )
     study = optuna.load_study(study_name="hwnas", storage=f"sqlite:///{folder / 'study.db'}")
     assert [trial.number for trial in study.get_trials()] == list(range(_N_TRIALS))
     assert all(trial.state.is_finished() for trial in study.get_trials())

@@ -122,24 +122,28 @@ def attainment(surfaces: Sequence[AttainmentSurface], frame: ReferenceFrame) -> 
             x, y = np.concatenate([s.points for s in surfaces_of_cost]).T
             end = float(x.min() if cost.maximise else x.max())
             for group in groups:
-                by = {s.percentile: s for s in surfaces_of_cost if s.group == group}
-                _draw_surface(axes, by, groups.index(group), end)
+                by_percentile = {s.percentile: s for s in surfaces_of_cost if s.group == group}
+                _draw_surface(axes, by_percentile, groups.index(group), end)
             _label(axes, cost, surfaces_of_cost[0].quality)
             _end(axes, (cost, x), (surfaces_of_cost[0].quality, y), frame)
         _legend(figure, panels[0], len(groups), "median; shaded: a quarter to three quarters")
         return _pictures(figure)
 
 
-def _draw_surface(axes: Axes, by: Mapping[int, AttainmentSurface], look: int, end: float) -> None:
+def _draw_surface(
+    axes: Axes, by_percentile: Mapping[int, AttainmentSurface], look: int, end: float
+) -> None:
     """Draw the surfaces of a group from their best cost to ``end``."""
     colour = COLOURS[look % len(COLOURS)]
     line = _LINES[look // len(COLOURS) % len(_LINES)]
-    label = f"{by[50].group} ({by[50].n_runs} runs)"
-    lower, middle, upper = (_steps_to_end(by[percentile], end) for percentile in (75, 50, 25))
+    label = f"{by_percentile[50].group} ({by_percentile[50].n_runs} runs)"
+    lower, middle, upper = (
+        _steps_to_end(by_percentile[percentile], end) for percentile in (75, 50, 25)
+    )
     axes.step(*middle.T, where="post", color=colour, lw=1.4, ls=line, label=label)
     if not (len(lower) and len(upper)):
         return
-    way = -1 if by[50].cost.maximise else 1
+    way = -1 if by_percentile[50].cost.maximise else 1
     grid = np.unique(np.concatenate([lower[:, 0], upper[:, 0]]))[::way]
     y75, y25 = (_stairs(way * grid, way * x, y) for x, y in (lower.T, upper.T))
     axes.fill_between(grid, y75, y25, step="post", color=colour, alpha=0.15, lw=0)
@@ -180,8 +184,8 @@ def convergence(rows: Sequence[Row]) -> Pictures:
             axes.set_ylabel("hypervolume share, as searched")
             _stretch(axes, _LOG_EVALUATIONS)
         many = len({row["run"] for row in rows}) > len(groups)
-        words = "median over runs; shaded: quartiles" if many else ""
-        _legend(figure, panels[0], len(groups), words)
+        note = "median over runs; shaded: quartiles" if many else ""
+        _legend(figure, panels[0], len(groups), note)
         return _pictures(figure)
 
 
@@ -250,8 +254,8 @@ def _draw_scale(axes: Axes, n: int, width: float) -> None:
     for edge in (1, end):
         axes.plot([edge, edge], [height - 0.08, height + 0.08], color="black", lw=1)
     beyond = ", wider than the axis" if 1 + width > n else ""
-    words = f"critical difference {width:.2f}{beyond}"
-    axes.text((1 + end) / 2, height + 0.15, words, ha="center", va="bottom")
+    text = f"critical difference {width:.2f}{beyond}"
+    axes.text((1 + end) / 2, height + 0.15, text, ha="center", va="bottom")
 
 
 def _panels(n: int) -> tuple[Figure, list[Axes]]:

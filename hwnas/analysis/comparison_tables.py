@@ -132,7 +132,7 @@ def _groups(comparison: Comparison) -> Iterator[PageTable]:
     rows = []
     for group in comparison.groups:
         row = [group, str(spreads[0][group].n)]
-        for statistics in (by[group] for by in spreads):
+        for statistics in (spread[group] for spread in spreads):
             sd = "" if statistics.sd is None else f" ± {statistics.sd:.4f}"
             interval = (
                 ""
@@ -214,7 +214,7 @@ def _prices(comparison: Comparison, rows: Sequence[Row]) -> Iterator[PageTable]:
 def _by_level(rows: Sequence[Row], cost: Objective, level: str, value: str) -> list[list[str]]:
     """Return a row per level of a cost, with the values of groups."""
     cells = tables.by_group([row for row in rows if row["cost"] == cost.name], level, value)
-    return [[f"{at:g}", *map(_number, values.values())] for at, values in cells.items()]
+    return [[f"{bound:g}", *map(_number, values.values())] for bound, values in cells.items()]
 
 
 def _bound(is_least: bool) -> str:

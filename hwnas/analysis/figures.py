@@ -97,15 +97,17 @@ def draw_front(axes: Axes, front: FrontData) -> None:
     """
     candidates, members, beside = front.candidates, front.members, front.beside
     metric, cost = quality_in(front.objectives), costs_in(front.objectives)[0]
-    drawn = [member.candidate for member in members] or pareto_front(candidates, front.objectives)
-    on_front = {candidate.id for candidate in drawn}
+    front_candidates = [member.candidate for member in members] or pareto_front(
+        candidates, front.objectives
+    )
+    on_front = {candidate.id for candidate in front_candidates}
     rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     axes.scatter(
         [c.figures[cost].value for c in rest],
         [c.figures[metric].value for c in rest],
         s=10, color=DOMINATED, label="other candidates (validation)", zorder=1,
     )  # fmt: skip
-    searched = [candidate.figures for candidate in drawn]
+    searched = [candidate.figures for candidate in front_candidates]
     axes.scatter(
         [f[cost].value for f in searched],
         [f[metric].value for f in searched],
@@ -114,11 +116,11 @@ def draw_front(axes: Axes, front: FrontData) -> None:
     )  # fmt: skip
     stayed = [m for m in members if not m.label]
     near = [m for m in members if m.label == NEAR]
-    left = [m for m in members if m.label not in ("", NEAR)]
+    outside = [m for m in members if m.label not in ("", NEAR)]
     for chosen, colour, label in (
         (stayed, VERIFIED, "front, verified (compiled file on the test split, 95 % interval)"),
         (near, NEARBY, f"verified: {NEAR}"),
-        (left, LEFT, "verified: left the front or the budget"),
+        (outside, LEFT, "verified: left the front or the budget"),
     ):
         if not chosen:
             continue
@@ -141,7 +143,7 @@ def draw_front(axes: Axes, front: FrontData) -> None:
         )  # fmt: skip
     if beside is not None:
         _draw_overlay(axes, beside, metric, cost)
-    costs = [candidate.figures[cost].value for candidate in (*rest, *drawn)]
+    costs = [candidate.figures[cost].value for candidate in (*rest, *front_candidates)]
     costs += [member.figures[cost].value for member in members]
     if beside is not None:
         costs += [point[cost].value for point in beside.points if cost in point]

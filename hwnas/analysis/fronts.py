@@ -279,23 +279,23 @@ def read_frame(path: Path, objectives: Sequence[Objective]) -> ReferenceFrame:
         ConfigError: the file is missing, cannot be read or is of a newer version, a point has no
             finite number for an objective, or the reference point is not worse than the ideal.
     """
-    where = f"reference={path}"
+    place = f"reference={path}"
     try:
-        content = read_yaml(dict[str, Any], path, ConfigError, where, newest=FORMAT)
+        content = read_yaml(dict[str, Any], path, ConfigError, place, newest=FORMAT)
     except FileNotFoundError:
-        raise ConfigError(f"{where}: file not found; correct the path.") from None
-    points = [_point(content, key, objectives, where) for key in ("ideal", "reference")]
+        raise ConfigError(f"{place}: file not found; correct the path.") from None
+    points = [_point(content, key, objectives, place) for key in ("ideal", "reference")]
     for objective, best, worst in zip(objectives, *points, strict=True):
         if not (best > worst if objective.maximise else best < worst):
             raise ConfigError(
-                f"{where}: the reference point must be worse than the ideal, but for "
+                f"{place}: the reference point must be worse than the ideal, but for "
                 f"{objective.name} they are {worst:g} and {best:g}."
             )
     ideal, reference = (np.array(point) for point in points)
     return ReferenceFrame(tuple(objectives), ideal, reference, f"that of {path}")
 
 
-def _point(content: Any, key: str, objectives: Sequence[Objective], where: str) -> list[float]:
+def _point(content: Any, key: str, objectives: Sequence[Objective], place: str) -> list[float]:
     point = content.get(key) if isinstance(content, dict) else None
     names = [o.name for o in objectives]
     best = {o.name: 0.9 if o.maximise else 0.5 for o in objectives}
@@ -303,7 +303,7 @@ def _point(content: Any, key: str, objectives: Sequence[Objective], where: str) 
     example = json.dumps({"ideal": best, "reference": worst})
     if not isinstance(point, Mapping) or not all(_is_number(point.get(n)) for n in names):
         raise ConfigError(
-            f"{where}: '{key}' must give a number for each of {', '.join(names)}, as in {example}."
+            f"{place}: '{key}' must give a number for each of {', '.join(names)}, as in {example}."
         )
     return [float(point[name]) for name in names]
 

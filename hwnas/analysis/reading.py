@@ -41,11 +41,11 @@ def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[Compar
         raise RunError(f"{path} has no rows: add a row per network below the names of columns.")
     parts: dict[tuple[str, str], dict[str, FrontPoint]] = {}
     for number, row in rows:
-        where, key = f"{path}, line {number}", (row.get("group") or "", row.get("run") or "")
-        point, known = _point(where, number, row, objectives), parts.setdefault(key, {})
+        place, key = f"{path}, line {number}", (row.get("group") or "", row.get("run") or "")
+        point, known = _point(place, number, row, objectives), parts.setdefault(key, {})
         if known.setdefault(point.id, point).figures != point.figures:
             raise RunError(
-                f"{where}: id '{point.id}' is already in an earlier row, with other figures: use "
+                f"{place}: id '{point.id}' is already in an earlier row, with other figures: use "
                 "different ids, or remove the column id."
             )
     runs = []
@@ -98,34 +98,34 @@ def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]
     return rows
 
 
-def _point(where: str, number: int, row: _Row, objectives: Sequence[Objective]) -> FrontPoint:
-    figures = {o.name: _figure(where, row, o.name) for o in objectives}
+def _point(place: str, number: int, row: _Row, objectives: Sequence[Objective]) -> FrontPoint:
+    figures = {o.name: _figure(place, row, o.name) for o in objectives}
     return FrontPoint(row.get("id") or f"line {number}", figures)
 
 
-def _figure(where: str, row: _Row, name: str) -> Quantity:
-    value = _number(where, row, name)
+def _figure(place: str, row: _Row, name: str) -> Quantity:
+    value = _number(place, row, name)
     low, high = (
-        _number(where, row, key) if row.get(key) else None
+        _number(place, row, key) if row.get(key) else None
         for key in (f"{name}_low", f"{name}_high")
     )
     if (low is not None and low > value) or (high is not None and high < value):
         raise RunError(
-            f"{where}: {name}={value:g} is not between {name}_low and {name}_high, the ends of its "
+            f"{place}: {name}={value:g} is not between {name}_low and {name}_high, the ends of its "
             "95 % interval: correct the three columns."
         )
     return Quantity(value, "measured", low, high)
 
 
-def _number(where: str, row: Mapping[str, str], name: str) -> float:
+def _number(place: str, row: Mapping[str, str], name: str) -> float:
     try:
         value = float(row[name])
     except ValueError:
-        raise RunError(f"{where}: {name} must be a number, got '{row[name]}'.") from None
+        raise RunError(f"{place}: {name} must be a number, got '{row[name]}'.") from None
     if not math.isfinite(value):
-        raise RunError(f"{where}: {name} must be a finite number, got '{row[name]}'.")
+        raise RunError(f"{place}: {name} must be a finite number, got '{row[name]}'.")
     if name in _ABOVE_ZERO and value <= 0:
-        raise RunError(f"{where}: {name} must be above 0, got '{row[name]}'.")
+        raise RunError(f"{place}: {name} must be above 0, got '{row[name]}'.")
     return value
 
 
@@ -146,15 +146,15 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoi
         return None
     members = []
     for number, row in rows:
-        where = f"{path}, line {number}"
-        if row["verified_fits_budget"] == "True" and not _is_outrun(where, row):
-            members.append(_point(where, number, _verified_columns(row, objectives), objectives))
+        place = f"{path}, line {number}"
+        if row["verified_fits_budget"] == "True" and not _is_outrun(place, row):
+            members.append(_point(place, number, _verified_columns(row, objectives), objectives))
     return members
 
 
-def _is_outrun(where: str, row: _Row) -> bool:
+def _is_outrun(place: str, row: _Row) -> bool:
     ratios = [name for name in RATIOS if row.get(f"{_VERIFIED}{name}")]
-    return int8_is_slower({name: _number(where, row, f"{_VERIFIED}{name}") for name in ratios})
+    return int8_is_slower({name: _number(place, row, f"{_VERIFIED}{name}") for name in ratios})
 
 
 def _verified_columns(row: _Row, objectives: Sequence[Objective]) -> _Row:
@@ -275,15 +275,15 @@ def check_units(runs: Sequence[ComparedRun]) -> None:
     Raises:
         RunError: some runs are in per cent (a value is above 1), others have fractions.
     """
-    most: dict[bool, str] = {}
+    names: dict[bool, str] = {}
     for run in runs:
         values = [p.figures["accuracy"].value for p in run.scored if "accuracy" in p.figures]
         if values:
-            most.setdefault(max(values) > 1, run.name)
-    if len(most) > 1:
+            names.setdefault(max(values) > 1, run.name)
+    if len(names) > 1:
         raise RunError(
-            f"The units of accuracy differ: per cent in {most[True]}, a fraction in {most[False]}. "
-            "Convert the values of one of them."
+            f"The units of accuracy differ: per cent in {names[True]}, a fraction in "
+            f"{names[False]}. Convert the values of one of them."
         )
 
 
@@ -307,13 +307,13 @@ def check_groups(runs: Sequence[ComparedRun], group_by: str | None) -> list[str]
             if not isinstance(_option_value(run.config, key), Mapping) and not _is_aside(key):
                 of_key = values.setdefault(key, {})
                 of_key.setdefault(run.group, set()).add(str(_option_value(run.config, key)))
-    within = [key for key, by in values.items() if any(len(v) > 1 for v in by.values())]
+    within = [key for key, groups in values.items() if any(len(v) > 1 for v in groups.values())]
     between = [
         key
-        for key, by in values.items()
+        for key, groups in values.items()
         if key not in within
         and not f"{key}.".startswith(f"{group_by}.")
-        and len({frozenset(v) for v in by.values()}) > 1
+        and len({frozenset(v) for v in groups.values()}) > 1
     ]
     notes = []
     if within:

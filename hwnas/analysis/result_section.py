@@ -128,29 +128,31 @@ def genotype_words(options: Sequence[tuple[str, Option]]) -> str:
     parts: dict[str, dict[str, list[str]]] = {}
     for name, value in options:
         match = _STAGE.match(name)
-        where = f"stage {int(match[1]) + 1}" if match else name.rpartition(".")[0]
-        what = match[2] if match else name.rpartition(".")[2]
-        parts.setdefault(where, {}).setdefault(what, []).append(str(value))
-    return "; ".join(_part(where, parts[where]) for where in sorted(parts, key=_place))
+        part = f"stage {int(match[1]) + 1}" if match else name.rpartition(".")[0]
+        choice = match[2] if match else name.rpartition(".")[2]
+        parts.setdefault(part, {}).setdefault(choice, []).append(str(value))
+    return "; ".join(_part(part, parts[part]) for part in sorted(parts, key=_place))
 
 
-def _place(where: str) -> tuple[int, str]:
+def _place(part: str) -> tuple[int, str]:
     """Return the place of a part: input, stem, stages, others."""
-    order = {"": 0, "stem": 1}.get(where, 2 if where.startswith("stage ") else 3)
-    return order, where
+    order = {"": 0, "stem": 1}.get(part, 2 if part.startswith("stage ") else 3)
+    return order, part
 
 
-def _part(where: str, choices: dict[str, list[str]]) -> str:
-    ordered = sorted(choices, key=lambda what: list(_UNITS).index(what) if what in _UNITS else 9)
-    words = [_choice(what, choices[what]) for what in ordered]
-    return f"{where}: {', '.join(words)}" if where else ", ".join(words)
+def _part(part: str, choices: dict[str, list[str]]) -> str:
+    ordered = sorted(
+        choices, key=lambda choice: list(_UNITS).index(choice) if choice in _UNITS else 9
+    )
+    texts = [_choice(choice, choices[choice]) for choice in ordered]
+    return f"{part}: {', '.join(texts)}" if part else ", ".join(texts)
 
 
-def _choice(what: str, values: Sequence[str]) -> str:
+def _choice(choice: str, values: Sequence[str]) -> str:
     text = "/".join(values) if len({*values}) > 1 else values[0]
-    if what == "resolution":
+    if choice == "resolution":
         return f"{text}x{text} pixels"
-    unit = _UNITS.get(what)
+    unit = _UNITS.get(choice)
     if unit is None:
-        return f"{what.replace('_', ' ')} {text}"
+        return f"{choice.replace('_', ' ')} {text}"
     return f"{text} {unit.removesuffix('s') if text == '1' else unit}"

@@ -85,8 +85,8 @@ def _for_all(run: Run) -> ComparedRun:
 def _progress(manifest: Manifest, candidates: Sequence[Candidate]) -> Iterator[str]:
     status = manifest.get("status")
     if status == "running":
-        of = manifest["config"]["n_trials"]
-        n = f"{len(candidates)} of {of} trials"
+        n_trials = manifest["config"]["n_trials"]
+        n = f"{len(candidates)} of {n_trials} trials"
         yield f"the search is running or was interrupted: compared after {n}"
     elif status == "finished by another":
         yield "verified by another process"
@@ -110,8 +110,8 @@ def verified(member: Member) -> FrontPoint:
     Of several targets, the metric is that of the target where it is worst, and costs have names
     such as ``npu.latency_ms``.
     """
-    each = member.figures.items()
-    costs = {name: f for name, f in each if name.rpartition(".")[2] in metrics.cost_names()}
+    items = member.figures.items()
+    costs = {name: f for name, f in items if name.rpartition(".")[2] in metrics.cost_names()}
     return FrontPoint(member.candidate.id, {member.metric: member.quality, **costs})
 
 
@@ -144,9 +144,9 @@ def _named_by_path(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     depth = 0
     while len({*names}) < len(names) and depth < max(map(len, parts)):
         depth += 1
-        again = [names.count(name) > 1 for name in names]
+        is_repeated = [names.count(name) > 1 for name in names]
         names = [
-            f"{parts[i][-depth]}/{name}" if again[i] and depth <= len(parts[i]) else name
+            f"{parts[i][-depth]}/{name}" if is_repeated[i] and depth <= len(parts[i]) else name
             for i, name in enumerate(names)
         ]
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]

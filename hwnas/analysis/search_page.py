@@ -178,9 +178,11 @@ def _notes(fronts: Sequence[FrontData]) -> list[str]:
 
 def points_note(metric: str) -> str:
     """Return the note that explains the points in plots of a metric, of verified runs."""
-    of = metric_of(metric) if metrics.is_metric(metric) else Metric(metric, metric, maximise=True)
-    best = "highest" if of.maximise else "lowest"
-    return _POINTS.format(label=of.label, best=best)
+    definition = (
+        metric_of(metric) if metrics.is_metric(metric) else Metric(metric, metric, maximise=True)
+    )
+    best = "highest" if definition.maximise else "lowest"
+    return _POINTS.format(label=definition.label, best=best)
 
 
 def with_more(
@@ -275,9 +277,10 @@ def _point(candidate: Candidate, member: Member | None, options: Options) -> Pag
 
 def _fp32() -> dict[str, Metric]:
     """Return the columns of metrics in fp32, in addition to those of int8 artefacts."""
-    of = {name: metric_of(name) for name in metrics.quality_names()}
+    definitions = {name: metric_of(name) for name in metrics.quality_names()}
     return {
-        f"{n}_fp32": replace(m, name=f"{n}_fp32", label=f"fp32 {m.label}") for n, m in of.items()
+        f"{n}_fp32": replace(m, name=f"{n}_fp32", label=f"fp32 {m.label}")
+        for n, m in definitions.items()
     }
 
 

@@ -70,7 +70,7 @@ def class_tables(
     )
     heads = ("class", *images, *(f"recall of {name}" for name in matrices))
     classes = PageTable("Classes", heads, rows, note, is_folded=True)
-    return [classes, *(_confusion_table(name, of) for name, of in matrices.items())]
+    return [classes, *(_confusion_table(name, matrix) for name, matrix in matrices.items())]
 
 
 def _confusion_table(name: str, confusion: Confusion) -> PageTable:
@@ -199,9 +199,9 @@ def _figure(
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
         for on_front, label in zip((False, True), labels[:2], strict=True):
-            of = [network.verified for network in networks if network.on_front is on_front]
+            shown = [network.verified for network in networks if network.on_front is on_front]
             axes.scatter(
-                [v.costs[EXPECTED].value for v in of], [v.accuracy.value for v in of], s=14,
+                [v.costs[EXPECTED].value for v in shown], [v.accuracy.value for v in shown], s=14,
                 edgecolors=SEARCHED, facecolors=SEARCHED if on_front else "none", label=label,
             )  # fmt: skip
         axes.scatter(

@@ -196,13 +196,13 @@ def speedup(
         own, base = _with_negated_quality(own), _with_negated_quality(base)
     own, base = _members(own), _members(base)
     levels = _levels(own, base)
-    found = _range(own.values, base.values)
+    common_range = _range(own.values, base.values)
     samples = None
-    if draws.n and found and bootstrap.has_intervals([own, base]):
+    if draws.n and common_range and bootstrap.has_intervals([own, base]):
         samples = _samples(own, base, levels, draws)
     rows = [_level(own, base, level, i, samples) for i, level in enumerate(levels)]
-    whole = found and _with_intervals(found, samples)
-    return Speedup(quality, cost, own.values, base.values, whole, rows)
+    accuracy_range = common_range and _with_intervals(common_range, samples)
+    return Speedup(quality, cost, own.values, base.values, accuracy_range, rows)
 
 
 def in_plane(run: ComparedRun, quality: Objective, cost: Objective, kind: FrontStage) -> RunFront:
@@ -318,14 +318,14 @@ def _range(own: Array, base: Array) -> AccuracyRange | None:
 def _samples(
     own: RunFront, base: RunFront, levels: Sequence[_Level], draws: BootstrapDraws
 ) -> _Samples:
-    whole, ratios, gains = [], [], []
+    extremes, ratios, gains = [], [], []
     for values, others in bootstrap.sampled([own, base], draws):
         gain = values[:, QUALITY].max() - others[:, QUALITY].max()
-        whole.append((*indicators.extremes(values, others), gain))
-        at = np.array([(values if x.of_front else others)[x.member] for x in levels])
-        ratios.append(indicators.ratios(values, others, at[:, QUALITY]))
-        gains.append(indicators.gains(values, others, at[:, COST]))
-    return _Samples(np.array(whole), np.array(ratios), np.array(gains))
+        extremes.append((*indicators.extremes(values, others), gain))
+        members = np.array([(values if x.of_front else others)[x.member] for x in levels])
+        ratios.append(indicators.ratios(values, others, members[:, QUALITY]))
+        gains.append(indicators.gains(values, others, members[:, COST]))
+    return _Samples(np.array(extremes), np.array(ratios), np.array(gains))
 
 
 def _level(

@@ -58,17 +58,17 @@ def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
     gain, higher = _gain(speedup, speedup.range, labels)
     if first != labels.front:
         larger, higher = -larger, -higher
-    at = _at_equal(speedup)
+    condition = _at_equal(speedup)
     ratio = f"{ratio_text(mean.value)} times as {_adjective(speedup.cost)}"
     if mean.interval is None:
         return (
-            f"{first} is {ratio} as {second} {at}{gain}. There are no intervals: this is not "
-            "tested."
+            f"{first} is {ratio} as {second} {condition}{gain}. There are no intervals: this is "
+            "not tested."
         )
-    ratio += f" {at}{_plain_interval(mean)}"
+    ratio += f" {condition}{_plain_interval(mean)}"
     if mean.interval[0] <= 1:
-        words = _not_cheaper(first, second, larger, "" if higher else _name(speedup.quality))
-        return f"{words}{first} is {ratio}{gain}."
+        text = _not_cheaper(first, second, larger, "" if higher else _name(speedup.quality))
+        return f"{text}{first} is {ratio}{gain}."
     if not larger:
         return f"No significant difference in hypervolume; {first} is {ratio}{gain}."
     if larger > 0 and higher >= 0:
@@ -127,7 +127,7 @@ def _ratio_and_names(mean: CostRatio, labels: FrontLabels) -> tuple[CostRatio, s
     return CostRatio(1 / mean.value, ends), labels.baseline, labels.front
 
 
-def _gain(speedup: Speedup, whole: AccuracyRange, labels: FrontLabels) -> tuple[str, int]:
+def _gain(speedup: Speedup, accuracy_range: AccuracyRange, labels: FrontLabels) -> tuple[str, int]:
     """Return which front reaches a higher accuracy, as a clause; empty if both reach the same.
 
     Also 1 or -1 if that of the front, or of the baseline, is significantly higher, else 0.
@@ -136,7 +136,7 @@ def _gain(speedup: Speedup, whole: AccuracyRange, labels: FrontLabels) -> tuple[
     front, baseline = (quality_amount(speedup, top) for top in tops)
     if front == baseline:
         return "", 0
-    is_front, ends = tops[0] > tops[1], whole.gain_interval
+    is_front, ends = tops[0] > tops[1], accuracy_range.gain_interval
     best, values = labels.front, f"{front} against {baseline}"
     if not is_front:
         best, values = labels.baseline, f"{baseline} against {front}"
@@ -204,9 +204,9 @@ def ratio_text(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.3g}"
 
 
-def _ratio_verdict(speedup: Speedup, whole: AccuracyRange, labels: FrontLabels) -> str:
-    low, high, worst = whole.lowest, whole.highest, whole.worst
-    first, last = (quality_amount(speedup, whole.levels[i].quality) for i in (0, -1))
+def _ratio_verdict(speedup: Speedup, accuracy_range: AccuracyRange, labels: FrontLabels) -> str:
+    low, high, worst = accuracy_range.lowest, accuracy_range.highest, accuracy_range.worst
+    first, last = (quality_amount(speedup, accuracy_range.levels[i].quality) for i in (0, -1))
     span = f"from {first} to {last}" if first != last else f"at {first}"
     ratios = " to ".join(dict.fromkeys(map(ratio_text, (low.value, high.value))))
     text = (
@@ -214,21 +214,22 @@ def _ratio_verdict(speedup: Speedup, whole: AccuracyRange, labels: FrontLabels) 
         f"({direction(speedup.cost, labels.front, labels.baseline)})"
     )
     costs = f"{amount(speedup.cost, worst.front)} against {amount(speedup.cost, worst.baseline)}"
-    if len(whole.levels) == 1:
+    if len(accuracy_range.levels) == 1:
         return f"{text}{_interval(low)}: {costs}."
     lowest = f"{ratio_text(low.value)}{_interval(low, ' of the lowest at any accuracy')}"
     return (
-        f"{text}, geometric mean {ratio_text(whole.mean.value)}{_interval(whole.mean)}. Lowest: "
-        f"{lowest}, at {quality_amount(speedup, worst.quality)}: {costs}."
+        f"{text}, geometric mean {ratio_text(accuracy_range.mean.value)}"
+        f"{_interval(accuracy_range.mean)}. Lowest: {lowest}, at "
+        f"{quality_amount(speedup, worst.quality)}: {costs}."
     )
 
 
-def _interval(ratio: CostRatio, of: str = "") -> str:
+def _interval(ratio: CostRatio, scope: str = "") -> str:
     if ratio.interval is None:
         return ""
     low, high = ratio.interval
     note = " (not significant)" if ratio.value > 1 >= low else ""
-    return f", 95 %{of} {ratio_text(low)} to {ratio_text(high)}{note}"
+    return f", 95 %{scope} {ratio_text(low)} to {ratio_text(high)}{note}"
 
 
 def _adjective(cost: Objective) -> str:

@@ -80,9 +80,13 @@ class Comparison:
         The ends are ``None`` without intervals.
         """
         rows = []
-        for i, each in enumerate(self.fronts):
-            row: Row = {"run": each.name, "group": each.group, "seed": each.run.block}
-            row["n_points"] = int(each.mask.sum())
+        for i, run_front in enumerate(self.fronts):
+            row: Row = {
+                "run": run_front.name,
+                "group": run_front.group,
+                "seed": run_front.run.block,
+            }
+            row["n_points"] = int(run_front.mask.sum())
             for indicator in INDICATORS:
                 low, high = self._interval(i, indicator.name)
                 name = indicator.name
@@ -96,14 +100,17 @@ class Comparison:
         With intervals, they have the probabilities to be on the front of the run and of all runs.
         """
         rows = []
-        for i, each in enumerate(self.fronts):
-            for j, point in enumerate(each.points):
-                row: Row = {"run": each.name, "group": each.group, "id": point.id}
+        for i, run_front in enumerate(self.fronts):
+            for j, point in enumerate(run_front.points):
+                row: Row = {"run": run_front.name, "group": run_front.group, "id": point.id}
                 for k, objective in enumerate(self.objectives):
                     name = objective.name
-                    row |= {name: float(each.values[j, k]), f"{name}_low": float(each.low[j, k])}
-                    row[f"{name}_high"] = float(each.high[j, k])
-                row["on_own_front"] = bool(each.mask[j])
+                    row |= {
+                        name: float(run_front.values[j, k]),
+                        f"{name}_low": float(run_front.low[j, k]),
+                    }
+                    row[f"{name}_high"] = float(run_front.high[j, k])
+                row["on_own_front"] = bool(run_front.mask[j])
                 if self.uncertainty is not None:
                     row["p_on_own_front"] = float(self.uncertainty.on_own[i][j])
                     row["p_on_front_of_all"] = float(self.uncertainty.on_all[i][j])
@@ -207,9 +214,11 @@ def compare(
         uncertain = bootstrap.uncertainty(fronts, yardstick, values, draws)
     groups, blocks = [f.group for f in fronts], [f.run.block for f in fronts]
     samples = {
-        i.name: significance.group_values(groups, blocks, [each[i.name] for each in values])
+        i.name: significance.group_values(
+            groups, blocks, [indicators[i.name] for indicators in values]
+        )
         for i in INDICATORS
-        if not any(math.isnan(each[i.name]) for each in values)
+        if not any(math.isnan(indicators[i.name]) for indicators in values)
     }
     by_name = {i.name: i for i in INDICATORS}
     return Comparison(

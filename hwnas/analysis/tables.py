@@ -153,8 +153,8 @@ def _round(value: float, cost: Objective) -> float:
         return 0.0
     digits = 2 - math.floor(math.log10(abs(value)))
     scaled = value * 10.0**digits
-    whole = math.floor(scaled + _EQUAL) if cost.maximise else math.ceil(scaled - _EQUAL)
-    return float(f"{whole * 10.0**-digits:.3g}")
+    rounded = math.floor(scaled + _EQUAL) if cost.maximise else math.ceil(scaled - _EQUAL)
+    return float(f"{rounded * 10.0**-digits:.3g}")
 
 
 def by_group(rows: Sequence[Row], key: str, name: str) -> dict[Any, dict[str, float | None]]:
@@ -189,9 +189,9 @@ def growth(rows: Sequence[Row]) -> dict[int | None, dict[str, float | None]]:
     for row in rows:
         steps = of_runs.setdefault((row["group"], row["run"]), [])
         steps.append((row["evaluations"], row["hypervolume_share"]))
-    most = max((steps[-1][0] for steps in of_runs.values()), default=0)
+    n_max = max((steps[-1][0] for steps in of_runs.values()), default=0)
     rounds = [m * 10**power for power in range(7) for m in (1, 2, 5)]
-    counts = [*(count for count in rounds if 10 <= count < most), None]
+    counts = [*(count for count in rounds if 10 <= count < n_max), None]
     reached = [
         {"group": group, "count": count, "share": _share_after(steps, count)}
         for count in counts
@@ -227,15 +227,15 @@ def _growth(
     candidates, names = run.candidates, [o.name for o in objectives]
     if not any(candidate.state != "infeasible" for candidate in candidates):
         return
-    read = {point.id: point.figures for point in reversed(run.scored)}
+    figures_by_id = {point.id: point.figures for point in reversed(run.scored)}
     evaluations = _evaluations(candidates)
     done, front = 0, np.zeros((0, len(names)))
     checkpoints = np.geomspace(1, len(candidates), _CHECKPOINTS).round().astype(int)
     for count in np.unique(checkpoints).tolist():
         new = [
-            [read[candidate.id][name].value for name in names]
+            [figures_by_id[candidate.id][name].value for name in names]
             for candidate in candidates[done:count]
-            if candidate.state == "complete" and candidate.id in read
+            if candidate.state == "complete" and candidate.id in figures_by_id
         ]
         front = np.concatenate([front, np.array(new, np.float64).reshape(-1, len(names))])
         front, done = front[pareto.non_dominated(front, frame.maximise)], count

@@ -78,7 +78,9 @@ def comparison_method(comparison: Comparison) -> Iterator[str]:
     systematic = [
         objective.title
         for i, objective in enumerate(frame.objectives)
-        if any((~each.is_random & (each.low < each.high))[:, i].any() for each in comparison.fronts)
+        if any(
+            (~front.is_random & (front.low < front.high))[:, i].any() for front in comparison.fronts
+        )
     ]
     if systematic:
         yield (
@@ -108,23 +110,25 @@ def _limitations(comparison: Comparison) -> Iterator[str]:
 def _best_front(comparison: Comparison) -> str:
     if len(comparison.fronts) < 2:
         return f"Only one front, {comparison.fronts[0].name}: there is nothing to compare it with."
-    shares = [each[_MAIN] for each in comparison.indicators]
+    shares = [indicators[_MAIN] for indicators in comparison.indicators]
     first, second = sorted(range(len(shares)), key=lambda i: -shares[i])[:2]
     a, b = (comparison.fronts[i].name for i in (first, second))
     figures = f"hypervolume share {shares[first]:.4f} against {shares[second]:.4f}"
-    of = f", the best two of {len(shares)}" * (len(shares) > 2)
+    selection = f", the best two of {len(shares)}" * (len(shares) > 2)
     if comparison.uncertainty is None:
         return (
-            f"{a} has a larger hypervolume than {b}{of}: {figures}. There are no intervals: this "
-            "is not tested."
+            f"{a} has a larger hypervolume than {b}{selection}: {figures}. There are no intervals: "
+            "this is not tested."
         )
     if not (differs := _sign_of_difference(comparison, first, second)):
-        return f"No significant difference in hypervolume between {a} and {b}{of}: {figures}."
+        return (
+            f"No significant difference in hypervolume between {a} and {b}{selection}: {figures}."
+        )
     # Basic intervals need not contain the value.
     best, other = (a, b) if differs > 0 else (b, a)
     return (
-        f"{best} has a significantly larger hypervolume than {other}{of}: {figures}; the 95 % "
-        "intervals do not overlap."
+        f"{best} has a significantly larger hypervolume than {other}{selection}: {figures}; the "
+        "95 % intervals do not overlap."
     )
 
 
@@ -148,19 +152,21 @@ def _best_group(comparison: Comparison) -> str:
     if len(spreads) < 2:
         return f"Only one group, {spreads[0][0]}: there is nothing to compare it with."
     (first, a), (second, b) = spreads[:2]
-    of = f", the best two of {len(spreads)} groups" * (len(spreads) > 2)
+    selection = f", the best two of {len(spreads)} groups" * (len(spreads) > 2)
     runs = " and ".join(f"{counted(n.n, 'run')}" for n in (a, b))
     figures = f"mean hypervolume share {a.mean:.4f} against {b.mean:.4f} ({runs})"
     pairs = [
         test for test in comparison.tests[_MAIN] if {test.first, test.second} == {first, second}
     ]
     if not pairs:
-        return f"{first} before {second}{of}: {figures}. There are too few runs for a test."
+        return f"{first} before {second}{selection}: {figures}. There are too few runs for a test."
     (test,) = pairs
-    how = f"p {p_value(test.p_holm)}, {test.test}, corrected by Holm"
+    evidence = f"p {p_value(test.p_holm)}, {test.test}, corrected by Holm"
     if test.significant:
-        return f"{first} is better than {second}{of}: {figures}; {how}."
-    return f"No significant difference between {first} and {second}{of}: {figures}; {how}."
+        return f"{first} is better than {second}{selection}: {figures}; {evidence}."
+    return (
+        f"No significant difference between {first} and {second}{selection}: {figures}; {evidence}."
+    )
 
 
 def _groups(comparison: Comparison) -> Iterator[str]:
@@ -284,8 +290,8 @@ def shared_networks_verdict(rows: Sequence[Row], n_fronts: int) -> str:
         return ""
     if not rows:
         return "No two fronts have a network in common."
-    most = max(rows, key=lambda row: int(row["n_shared"]))
-    first, second, n = most["first"], most["second"], int(most["n_shared"])
+    largest = max(rows, key=lambda row: int(row["n_shared"]))
+    first, second, n = largest["first"], largest["second"], int(largest["n_shared"])
     if pairs == 1:
         return f"{first} and {second} have {counted(n, 'network')} in common."
     return (

@@ -89,8 +89,8 @@ _FOLDERS: ContextVar[tuple[Path, ...]] = ContextVar("_FOLDERS", default=(package
 
 def _files_of(group: str) -> Callable[[], dict[str, str]]:
     def found() -> dict[str, str]:
-        each = [package.entries(folder / group) for folder in _FOLDERS.get()]
-        return {name: text for entries in each for name, text in entries.items()}
+        folder_entries = [package.entries(folder / group) for folder in _FOLDERS.get()]
+        return {name: text for entries in folder_entries for name, text in entries.items()}
 
     return found
 

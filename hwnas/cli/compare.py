@@ -99,8 +99,8 @@ def _ladders(rows: Sequence[Row], comparison: Comparison) -> Iterator[_TitledTab
         direction = "highest" if quality.maximise else "lowest"
         table = _table(cost.title, *comparison.groups)
         rows_of_cost = [row for row in rows if row["cost"] == cost.name]
-        for limit, by in by_group(rows_of_cost, "limit", quality.name).items():
-            cells = ["-" if v is None else amount(quality, v) for v in by.values()]
+        for limit, values in by_group(rows_of_cost, "limit", quality.name).items():
+            cells = ["-" if v is None else amount(quality, v) for v in values.values()]
             table.add_row(f"{limit:g}", *cells)
         yield f"{direction} {quality.title} for {cost.title} {word}{runs}", table
 

@@ -66,17 +66,17 @@ def completions(before: Sequence[str], prefix: str) -> Iterator[str]:
     verb = before[0] if before else ""
     key, sign, value = prefix.partition("=")
     if not verb:
-        words: Sequence[str] = [*VERBS, "--help", "--version"]
+        candidates: Sequence[str] = [*VERBS, "--help", "--version"]
     elif verb == "list":
         known = len(before) > 1 and before[1] in kinds()
-        words = names_of(before[1]) if known else [] if len(before) > 1 else kinds()
+        candidates = names_of(before[1]) if known else [] if len(before) > 1 else kinds()
     elif verb == "completion":
-        words = _SHELLS
+        candidates = _SHELLS
     elif sign:
-        words = [f"{key}={name}" for name in _values(verb, key.lstrip("+"), value)]
+        candidates = [f"{key}={name}" for name in _values(verb, key.lstrip("+"), value)]
     else:
-        words = [*_options(verb), *FilesCompleter()(prefix)]
-    yield from (word for word in words if word.startswith(prefix))
+        candidates = [*_options(verb), *FilesCompleter()(prefix)]
+    yield from (word for word in candidates if word.startswith(prefix))
 
 
 def _options(verb: str) -> Iterator[str]:

@@ -277,15 +277,15 @@ class Phases:
 
     def _in_log(self, task: Task) -> Callable[[], None]:
         """Return a function that prints a line about a phase if the last one is old enough."""
-        printed, at = task.completed, self._clock()
+        printed, print_time = task.completed, self._clock()
 
         def tell() -> None:
-            nonlocal printed, at
+            nonlocal printed, print_time
             total = math.inf if task.total is None else task.total
             is_far = printed + _PART * total <= task.completed
-            due = at + (_LINE_S if is_far else _QUIET_S)
+            due = print_time + (_LINE_S if is_far else _QUIET_S)
             if printed < task.completed < total and self._clock() >= due:
-                printed, at = task.completed, self._clock()
+                printed, print_time = task.completed, self._clock()
                 self._print(task)
 
         if task.completed and task.description in self._notes:
@@ -294,11 +294,11 @@ class Phases:
 
     def _print(self, task: Task) -> None:
         done = f"{task.fields['stage']}{task.description} {_steps(task, '/')}"
-        words = [done, _rate(task), self._left(task)]
+        parts = [done, _rate(task), self._left(task)]
         if task.description in self._notes:
             self._look(task.description)
-            words.append(self._notes[task.description].line())
-        line = ", ".join(filter(None, words))
+            parts.append(self._notes[task.description].line())
+        line = ", ".join(filter(None, parts))
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _look(self, name: str) -> None:
@@ -359,8 +359,8 @@ def run_verb(
         except KeyboardInterrupt as interrupt:
             if not interrupt.args:
                 raise
-            where = f" ({phases.position})" if phases.position else ""
-            raise KeyboardInterrupt(f"Stopped{where}. {interrupt.args[0]}") from None
+            position = f" ({phases.position})" if phases.position else ""
+            raise KeyboardInterrupt(f"Stopped{position}. {interrupt.args[0]}") from None
     if as_json and not quiet:
         print_json({**as_row(result), "seconds": dict(phases.seconds)})
     else:
@@ -374,6 +374,6 @@ def print_phases(console: Console, phases: Phases) -> None:
     if not phases.seconds:
         return
     total = sum(phases.seconds.values())
-    long = {name: s for name, s in phases.seconds.items() if s >= max(_SHOWN_S, _SHOWN * total)}
-    costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in long.items())
-    print_lines(console, [f"Took {total:.1f} s{f': {costs}' if len(long) > 1 else ''}."])
+    shown = {name: s for name, s in phases.seconds.items() if s >= max(_SHOWN_S, _SHOWN * total)}
+    costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in shown.items())
+    print_lines(console, [f"Took {total:.1f} s{f': {costs}' if len(shown) > 1 else ''}."])

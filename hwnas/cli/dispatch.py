@@ -87,14 +87,14 @@ def _interrupted_message(folders: Sequence[Path]) -> str:
         folders: Folders of the launched searches.
     """
     started = [path for path in folders if (path / "manifest.json").exists()]
-    again = "hwnas resume "
+    command = "hwnas resume "
     if not started:
-        return f"Interrupted; nothing is lost. Resume each search separately: {again}FOLDER"
+        return f"Interrupted; nothing is lost. Resume each search separately: {command}FOLDER"
     places = ", ".join(dict.fromkeys(str(path.parent) for path in started))
     return (
         f"Interrupted; nothing is lost. The started searches are in {places}; the last one is "
         f"{started[-1]}. Resume each one separately, the last one with: "
-        f"{again}{shlex.quote(str(started[-1]))}"
+        f"{command}{shlex.quote(str(started[-1]))}"
     )
 
 
@@ -193,7 +193,9 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     processes.tune_process()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors; `worded` formats them
     swept = [a for a in arguments if a not in ("-m", "--multirun")]
-    by_target = [flags_first(each) for each in for_targets(swept, searched=verb == "search")]
+    by_target = [
+        flags_first(overrides) for overrides in for_targets(swept, searched=verb == "search")
+    ]
     if len(swept) < len(arguments):
         if verb not in _SWEPT:
             raise ConfigError(
@@ -201,13 +203,15 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
                 f"{', '.join(_SWEPT)}. Remove -m."
             )
         if len(by_target) > 1:
-            names = ",".join(str(last_text(each, "target")) for each in by_target)
+            names = ",".join(str(last_text(overrides, "target")) for overrides in by_target)
             raise ConfigError(
                 f"-m starts one run for each target. Write +target={names} without brackets."
             )
         _sweep(verb, name, ["--multirun", *swept])
     else:
-        configs = [config for each in by_target for config in _configurations(verb, name, each)]
+        configs = [
+            config for overrides in by_target for config in _configurations(verb, name, overrides)
+        ]
         if configs:
             dispatch(configs, arguments)
 

@@ -55,7 +55,7 @@ def _pair(row: Row, name: str) -> str:
 
 
 def _split_table(result: FolderResult) -> Table:
-    whole = {
+    unsplit = {
         str(row["target"]): row for row in reversed(result.rows["profile"]) if not row["place"]
     }
     table = Table(
@@ -66,14 +66,14 @@ def _split_table(result: FolderResult) -> Table:
     table.add_column("after", overflow="fold")
     table.add_column("KiB", justify="right", no_wrap=True)
     table.add_column("work", justify="right", no_wrap=True)
-    for target, row in whole.items():
+    for target, row in unsplit.items():
         many = f", {row['batch']} images" if row["batch"] != 1 else ""
         table.add_column(f"{target}{many}", justify="right", no_wrap=True)
     for row in result.rows["cuts"]:
-        times = [f"{row[f'head_ms.{t}']:.3g} + {row[f'tail_ms.{t}']:.3g}" for t in whole]
+        times = [f"{row[f'head_ms.{t}']:.3g} + {row[f'tail_ms.{t}']:.3g}" for t in unsplit]
         sent = f"{row['activation_kib']:.3g}"
         table.add_row(row["name"], row["after"], sent, f"{row['head_macs']:.0%}", *times)
-    table.add_row("none", "", "", "", *(f"{row['latency_ms']:.3g}" for row in whole.values()))
+    table.add_row("none", "", "", "", *(f"{row['latency_ms']:.3g}" for row in unsplit.values()))
     return table
 
 

@@ -49,8 +49,8 @@ class LiveView:
 
     def _lines(self) -> Iterator[str]:
         for view, snapshot in zip(self._views, self._snapshots, strict=True):
-            where = f"{view.name}: " if view.name else ""
-            yield where + ", ".join(_state(view, snapshot))
+            prefix = f"{view.name}: " if view.name else ""
+            yield prefix + ", ".join(_state(view, snapshot))
 
 
 def _state(view: SearchView, snapshot: Snapshot) -> Iterator[str]:
@@ -67,8 +67,8 @@ def _state(view: SearchView, snapshot: Snapshot) -> Iterator[str]:
 
 def _figures(view: SearchView, member: Candidate) -> str:
     metric, names = quality_in(view.objectives), costs_in(view.objectives)
-    words = [f"{member.figures[name].value:.4g} {_unit(name)}" for name in names]
-    return f"{format_value(metric, member.figures[metric].value)} at {', '.join(words)}"
+    costs = [f"{member.figures[name].value:.4g} {_unit(name)}" for name in names]
+    return f"{format_value(metric, member.figures[metric].value)} at {', '.join(costs)}"
 
 
 def _unit(name: str) -> str:

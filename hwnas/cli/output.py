@@ -144,6 +144,6 @@ def print_files(
         *page,
         f"Files in {run}: {' '.join(existing)}",
         "To go on:",
-        *(f"  {command}  # {words}" for command, words in commands.items()),
+        *(f"  {command}  # {description}" for command, description in commands.items()),
     ]
     print_lines(console, lines)

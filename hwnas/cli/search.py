@@ -114,11 +114,11 @@ def _front_table(title: str, front: TargetFront, members: Sequence[Member]) -> T
         part.no_wrap = True
     for part in table.columns[1:-1]:
         part.justify = "right"
-    for member, how in zip(members, runs, strict=True):
+    for member, run_text in zip(members, runs, strict=True):
         is_recommended = member is front.recommended
         table.add_row(
             member.candidate.id,
-            *[how] * any(runs),
+            *[run_text] * any(runs),
             _quality(member, has_several_dtypes="/" in dtypes),
             *(_cost(member.figures[name], name, form) for name, form in costs),
             "knee" if is_recommended else _label(member),
@@ -171,7 +171,11 @@ def _verified_words(members: Sequence[Member], run: Path) -> str:
         "over budget": "over budget",
         "no faster": "in int8 no faster than in float32",
     }
-    others = [f"{labels[label]} {words}" for label, words in descriptions.items() if labels[label]]
+    others = [
+        f"{labels[label]} {description}"
+        for label, description in descriptions.items()
+        if labels[label]
+    ]
     on_front = f"{counted(labels[''], 'network')} on the front"
     is_short = labels[""] and others and not DISPLAY.get().everything
     command = f"hwnas resume {shlex.quote(str(run))} --all"

@@ -81,8 +81,8 @@ def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
             f"sure, test split; thresholds are chosen on validation to lose at most {POINTS} "
             "points."
         )
-    of = " and ".join(metric.needs)
-    return f"{_capitalise(metric.label)}: from {of}, {_sources(members, name)}{stated}."
+    needs = " and ".join(metric.needs)
+    return f"{_capitalise(metric.label)}: from {needs}, {_sources(members, name)}{stated}."
 
 
 def _reading_words(front: TargetFront) -> list[str]:
@@ -125,10 +125,10 @@ def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) 
     done = {c.id for c in candidates if columns.finished(metric) in c.details}
     if not finish["epochs"]:
         return f"{len(done)} without fine-tuning (finish.epochs=0)."
-    words = f"{len(done)} fine-tuned for {counted(finish['epochs'], 'epoch')}"
+    text = f"{len(done)} fine-tuned for {counted(finish['epochs'], 'epoch')}"
     if finish["teacher"] is not None:
-        words += f" with the teacher {finish['teacher']} ({finish['alpha']:.0%} of the loss)"
-    return f"{words}."
+        text += f" with the teacher {finish['teacher']} ({finish['alpha']:.0%} of the loss)"
+    return f"{text}."
 
 
 def _sources(members: Sequence[Member], name: str) -> str:
@@ -161,6 +161,6 @@ def _energy_shares(members: Sequence[Member]) -> str:
 def whole_percents(values: Sequence[float]) -> list[int]:
     """Return values, not all 0, in whole per cent of their sum; the results add up to 100."""
     shares = [100 * value / sum(values) for value in values]
-    whole = [int(share) for share in shares]
-    by_rest = sorted(range(len(shares)), key=lambda i: whole[i] - shares[i])
-    return [n + (i in by_rest[: 100 - sum(whole)]) for i, n in enumerate(whole)]
+    percents = [int(share) for share in shares]
+    by_rest = sorted(range(len(shares)), key=lambda i: percents[i] - shares[i])
+    return [n + (i in by_rest[: 100 - sum(percents)]) for i, n in enumerate(percents)]

@@ -45,10 +45,10 @@ def _print(config: TabularConfig, console: Console, outcome: TabularOutcome) -> 
     console.print(table)
     benchmark, limits = outcome.benchmark, config.allowed.limits
     n = len(benchmark.values)
-    of = f"{n} networks"
+    networks = f"{n} networks"
     if limits:
-        of = f"the {len(benchmark.fitting(limits))} of {n} networks that fit the budget"
-    share = f"; hypervolume {outcome.share:.4f} of that of the exact front of {of}"
+        networks = f"the {len(benchmark.fitting(limits))} of {n} networks that fit the budget"
+    share = f"; hypervolume {outcome.share:.4f} of that of the exact front of {networks}"
     lines = [
         f"{len(members) - _ROWS} more members in front.csv." * (len(members) > _ROWS),
         f"Front of {len(members)} after {outcome.n_trials} trials by sampler={config.sampler.name}"

@@ -129,12 +129,12 @@ def _training_table(result: TrainResult) -> Table:
 
 def _checkpoint_message(summary: Row) -> str:
     """Return the duration of a training and its checkpoint."""
-    where = f"Checkpoint: {summary['checkpoint']}"
+    checkpoint = f"Checkpoint: {summary['checkpoint']}"
     if summary["checkpoint"] is None:
         return "Nothing was trained: weights are from train.init_from."
     if not summary["steps"]:
-        return f"Trained by an earlier command. {where}"
+        return f"Trained by an earlier command. {checkpoint}"
     rate = summary["images_x_subnets_per_second"]
     unit = "images x subnets" if "genotypes" in summary else "images"
     steps, seconds = summary["steps"], summary["seconds"]
-    return f"Trained {steps} steps in {seconds:.1f} s, {rate:.0f} {unit}/s. {where}"
+    return f"Trained {steps} steps in {seconds:.1f} s, {rate:.0f} {unit}/s. {checkpoint}"

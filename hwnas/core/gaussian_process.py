@@ -182,8 +182,8 @@ def fit_hyperparameters(
     products = summary @ summary.T  # zero without summary features
 
     def loss(values: Array) -> tuple[float, Array]:
-        lengths, (noise, single, trend, at) = values[:-4], values[-4:]
-        variance = math.exp(at)
+        lengths, (noise, single, trend, log_variance) = values[:-4], values[-4:]
+        variance = math.exp(log_variance)
         parts = []
         for part, weight in _parts(len(lengths), n_used, single):
             scaled = z[:, part] / np.exp(lengths[part])
@@ -198,7 +198,7 @@ def fit_hyperparameters(
         residual = y - float(ones @ y / ones.sum())
         weights = inverse @ residual
         misfit = 0.5 * float(residual @ weights) + prior
-        value = (0.5 * n + 1) * at + float(np.log(np.diag(factor)).sum())
+        value = (0.5 * n + 1) * log_variance + float(np.log(np.diag(factor)).sum())
         value += misfit / variance
         # d value / d kernel = (inverse - weights weights' / variance) / 2
         inner = 0.5 * (inverse - np.outer(weights, weights) / variance)
@@ -216,16 +216,16 @@ def fit_hyperparameters(
         variance_gradient = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
         return value + penalty, np.append(gradient, variance_gradient)
 
-    at = math.log(prior)
+    log_variance = math.log(prior)
     mean_trend = _TREND[0] - math.log(max(1, n_used))
-    first = np.concatenate([centre[used] - 1.0, [_NOISE, 0.0, mean_trend, at]])
+    first = np.concatenate([centre[used] - 1.0, [_NOISE, 0.0, mean_trend, log_variance]])
     ends = [(c - 6.0, c + 6.0) for c in centre[used].tolist()]
     bounds = [
         *ends,
         (-14.0, 1.0),
         (-8.0, 8.0),
         (mean_trend - 8.0, mean_trend + 8.0),
-        (at - 6, at + 6),
+        (log_variance - 6, log_variance + 6),
     ]
     optimum = optimize.minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_STEPS}

@@ -276,10 +276,10 @@ def _check_search(manifest: Manifest) -> None:
         raise SchemaError("'objectives' is missing")
 
 
-def _require(content: Mapping[str, object], names: Iterable[str], at: str) -> None:
+def _require(content: Mapping[str, object], names: Iterable[str], path: str) -> None:
     for name in names:
         if name not in content:
-            raise SchemaError(f"'{at}.{name}' is missing")
+            raise SchemaError(f"'{path}.{name}' is missing")
 
 
 def accuracy_source(manifest: Mapping[str, Any]) -> str:

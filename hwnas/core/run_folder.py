@@ -160,10 +160,10 @@ def file_digests(folder: Path) -> dict[str, str]:
     """
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     names = (path.relative_to(folder) for path in paths)
-    read = (n for n in names if n.name not in _WITHOUT_DIGEST and n.parts[0] != "audit")
+    included = (n for n in names if n.name not in _WITHOUT_DIGEST and n.parts[0] != "audit")
     return {
         name.as_posix(): files.file_digest(folder / name)
-        for name in read
+        for name in included
         if not any(part.startswith(".") for part in name.parts)
     }
 

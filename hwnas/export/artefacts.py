@@ -46,7 +46,7 @@ def build(
     Raises:
         CompileError: ``model.py`` or a file of the target cannot be written for the network.
     """
-    whole, lowered = finished.without_exits, finished.without_exits.graph
+    network, lowered = finished.without_exits, finished.without_exits.graph
     weights = weights_of(finished.network, finished.graph)
     files = {
         "model.py": standalone.source(lowered, title, data.task).encode(),
@@ -55,8 +55,8 @@ def build(
         **data.task.files(),
         onnx_files.FLOAT32: write_fp32(fuse(lowered, "float32"), weights, any_batch=True),
     }
-    if whole.int8 is not None:
-        files[onnx_files.INT8] = write_int8(whole.int8, any_batch=True)
+    if network.int8 is not None:
+        files[onnx_files.INT8] = write_int8(network.int8, any_batch=True)
     names = backends.file_names(target.runtime, target.dtype)
     names = file_names(names, len(finished.graph.outputs))
     compiled = artefacts.delivered(TrainedNetwork(finished.graph, weights, finished.int8))

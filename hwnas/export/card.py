@@ -98,9 +98,9 @@ def _front_matter(proof: Row) -> Row:
 def _summary(proof: Row) -> str:
     model, data = proof["model"], proof["dataset"]
     c, h, w = model["input"]
-    words = _task(proof).description
+    texts = _task(proof).description
     return (
-        f"{words.network} for {data['name']} ({words.outputs}, images of {h}x{w} pixels, "
+        f"{texts.network} for {data['name']} ({texts.outputs}, images of {h}x{w} pixels, "
         f"{'grey' if c == 1 else f'{c} channels'}), found by hwnas for the target "
         f"`{proof['target']['name']}` ({proof['target']['description']}): "
         f"{round(model['params_m'] * 1e6):,} parameters, {round(model['macs_m'] * 1e6):,} "
@@ -133,13 +133,13 @@ def _checks(proof: Row) -> str:
 
 
 def _use(proof: Row) -> str:
-    words = _task(proof).description
+    texts = _task(proof).description
     run = {name: kind.command for name, kind in kinds().items()}
     commands = [run[name] for name in proof["artefacts"] if run[name]]
     c, h, w = proof["model"]["input"]
-    photo = f"    python {RUNNER} photo.png\n\nprints {words.answer} of a photo. "
+    photo = f"    python {RUNNER} photo.png\n\nprints {texts.answer} of a photo. "
     return (photo if RUNNER in proof["files"] else "") + (
-        f"Each of these prints {words.answer} of every image of a `.npy` file of uint8 images "
+        f"Each of these prints {texts.answer} of every image of a `.npy` file of uint8 images "
         f"`(N, {h}, {w}, {c})`:\n\n" + "\n".join(f"    {command}" for command in commands)
     )
 
@@ -283,7 +283,7 @@ def _constant(proof: Row) -> str:
 def _references(proof: Row) -> dict[str, float]:
     """Return the largest output of each reference of torch: float32, and simulated int8."""
     near = [row["agreement"] for row in proof["artefacts"].values() if "agreement" in row]
-    return {of["reference"]: of["largest_output"] for of in near}
+    return {agreement["reference"]: agreement["largest_output"] for agreement in near}
 
 
 def _search_figures(proof: Row) -> str:
@@ -317,17 +317,19 @@ def _costs(proof: Row) -> str:
         rows.append([title, f"{figure.value:.4g}", interval, figure.source, margin])
     head = ["", "value", "interval", "source", "budget"]
     target, machine = proof["target"], proof["made"]["machine"]
-    words = [
+    sentences = [
         f"Figures are of `{proof['own_artefact']}`; {target['caveat']}; "
         f"target.batch={target['batch']}, target.threads={target['threads']}."
     ]
     if Quantity(*proof["figures"]["latency_ms"]).source == "measured":
-        words.append(f"Measured from {machine['system']} ({machine['cpu']}).")
+        sentences.append(f"Measured from {machine['system']} ({machine['cpu']}).")
     if proof["details"].get("drifted"):
-        words.append("The speed of the machine drifted while it was measured: intervals are wide.")
-    words.append(f"Energy: {proof['energy_source']}.")
-    words.append("" if limits else "The search had no budget.")
-    return f"{_table(head, rows)}\n\n{' '.join(words).rstrip()}"
+        sentences.append(
+            "The speed of the machine drifted while it was measured: intervals are wide."
+        )
+    sentences.append(f"Energy: {proof['energy_source']}.")
+    sentences.append("" if limits else "The search had no budget.")
+    return f"{_table(head, rows)}\n\n{' '.join(sentences).rstrip()}"
 
 
 def _files(proof: Row) -> str:
@@ -335,7 +337,7 @@ def _files(proof: Row) -> str:
     about = {
         "images.npz": "test images, their targets and torch's outputs; for `verify`",
         "preprocessing.json": "resizing and normalisation of images",
-        **{name: words for kind in kinds().values() for name, words in kind.about.items()},
+        **{name: text for kind in kinds().values() for name, text in kind.about.items()},
         **runners,
         RUNNER: "runner of the target's own artefact, or of the first that runs",
         **c_source.ABOUT,
@@ -360,7 +362,7 @@ def _provenance(proof: Row) -> str:
         f"Supernet: {_supernet(source)}; search space `{source['search_space_digest']}`.",
         f"Exported by: `{creation['command']}` ({creation['date']})",
         f"Versions: {versions}.",
-        *(f"{what}: `{command}`" for what, command in proof["commands"].items()),
+        *(f"{title}: `{command}`" for title, command in proof["commands"].items()),
     ]
     return _list(lines)
 

@@ -107,10 +107,10 @@ class Agreement:
         else:
             error, kind = self.max_error, "largest"
             allowed = _SHORT_FLOATS.get(dtype, FP32_ERROR)
-        words = f"{kind} error against torch, as a fraction of its largest output"
+        description = f"{kind} error against torch, as a fraction of its largest output"
         if not self.largest_output:  # equal zeros prove nothing
-            return Check(f"{name}.error", 1.0, allowed, f"{words}: all its outputs are 0")
-        return Check(f"{name}.error", error / self.largest_output, allowed, words)
+            return Check(f"{name}.error", 1.0, allowed, f"{description}: all its outputs are 0")
+        return Check(f"{name}.error", error / self.largest_output, allowed, description)
 
 
 def agreement(
@@ -147,10 +147,10 @@ def drop(
         points: Allowed loss, in the points of ``MetricLoss``.
     """
     loss = task.degradation(results, reference)
-    words = (
+    description = (
         f"{task.description.points} lost by int8 (test split: {loss.points:.2f}; lower end, 95 %)"
     )
-    return Check(f"{name}.drop", loss.low, points, words)
+    return Check(f"{name}.drop", loss.low, points, description)
 
 
 def faster_than_float(beside: Mapping[str, float]) -> list[Check]:
@@ -163,10 +163,10 @@ def faster_than_float(beside: Mapping[str, float]) -> list[Check]:
     """
     if not beside:
         return []
-    words = (
+    description = (
         f"latency in int8 over float32, interleaved timing ({beside[RATIO]:.2f}; upper end, 95 %)"
     )
-    return [Check("int8.latency", beside[f"{RATIO}_high"], 1.0, words)]
+    return [Check("int8.latency", beside[f"{RATIO}_high"], 1.0, description)]
 
 
 def within_budget(limits: Mapping[str, float], figures: Quantities) -> list[Check]:
@@ -179,7 +179,9 @@ def within_budget(limits: Mapping[str, float], figures: Quantities) -> list[Chec
     for name, limit in limits.items():
         if name in figures:
             metric, figure = metric_of(name), figures[name]
-            words = f"{name}, {figure.source}"
+            description = f"{name}, {figure.source}"
             value = metric.binding(figure)
-            checks.append(Check(f"budget.{name}", value, limit, words, is_least=metric.maximise))
+            checks.append(
+                Check(f"budget.{name}", value, limit, description, is_least=metric.maximise)
+            )
     return checks

@@ -56,8 +56,8 @@ class LoadedSegments:
         assert self.task.confidence is not None
         n = len(thresholds)
         confidences = np.stack([self.task.confidence(outputs[:, i]) for i in range(n)])
-        at = exit_indices(confidences, thresholds)
-        return ExitPredictions(outputs[np.arange(len(at)), at], at)
+        exits = exit_indices(confidences, thresholds)
+        return ExitPredictions(outputs[np.arange(len(exits)), exits], exits)
 
     def checks(self, images: Floats, expected: Floats, trained: bool) -> list[Check]:
         """Return a check of the last segment's outputs and one for each exit's, in this order.
@@ -82,8 +82,8 @@ class LoadedSegments:
                 f"{_REPAIR}"
             )
         dtype, reference = self.target.dtype, TRAINED if trained else "float32"
-        whole = runtimes.session(self.folder, self.target.artefact, None).run(images)
-        checks = [_whole_network_check(outputs[:, -1], whole, dtype)]
+        of_whole = runtimes.session(self.folder, self.target.artefact, None).run(images)
+        checks = [_whole_network_check(outputs[:, -1], of_whole, dtype)]
         for i, of_exit in enumerate(expected[:-1]):
             near = agreement(self.task, outputs[:, i], of_exit, reference)
             checks.append(near.check(f"exits.{i}", dtype))
@@ -152,15 +152,15 @@ def read_answers(folder: Path) -> Floats:
     return outputs
 
 
-def _whole_network_check(outputs: PerImageResults, whole: PerImageResults, dtype: str) -> Check:
+def _whole_network_check(outputs: PerImageResults, expected: PerImageResults, dtype: str) -> Check:
     """Return the check that all segments together give the outputs of the whole network."""
     if dtype == "int8":
-        differing = int((outputs != whole).any(axis=1).sum())
-        words = "images with other outputs of the segments than of the whole network"
-        return Check("exits.whole", differing, 0, words)
-    error = float(np.abs(outputs - whole).max() / np.abs(whole).max())
-    words = "error of the segments against the whole network, of its largest output"
-    return Check("exits.whole", error, FP32_ERROR, words)
+        differing = int((outputs != expected).any(axis=1).sum())
+        description = "images with other outputs of the segments than of the whole network"
+        return Check("exits.whole", differing, 0, description)
+    error = float(np.abs(outputs - expected).max() / np.abs(expected).max())
+    description = "error of the segments against the whole network, of its largest output"
+    return Check("exits.whole", error, FP32_ERROR, description)
 
 
 # The section of the model card.
@@ -188,9 +188,9 @@ def section(exits: Row) -> str:
     lines = ["| | predicted | test split |", "| --- | --- | --- |"]
     stages = exits["foreseen"], exits["found"]
     for i, threshold in enumerate(exits["thresholds"]):
-        where = "never" if threshold >= NEVER else f"from {threshold:.4f} on"
+        condition = "never" if threshold >= NEVER else f"from {threshold:.4f} on"
         fractions = (_text(stage["left"][i], ".1%") for stage in stages)
-        lines.append(f"| leaves at exit {i} ({where}) | {' | '.join(fractions)} |")
+        lines.append(f"| leaves at exit {i} ({condition}) | {' | '.join(fractions)} |")
     rows = [("accuracy", *(_text(stage["accuracy"], ".4f") for stage in stages))]
     for name in exits["foreseen"]["costs"]:
         title = f"expected {metric_of(name.removeprefix('expected_')).title}"

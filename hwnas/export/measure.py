@@ -147,8 +147,8 @@ def measure(
             bench = TimingDevice(target, stack.enter_context(worker(target, config)))
         derives = derived_metrics(target, [*recorded["budget"], *recorded["figures"]])
         artefacts = ExitArtefacts(base.backend_of(target).artefacts(bench), name, derives)
-        read = prepared(images, normalisation["mean"], normalisation["std"])
-        costed = artefacts.remeasure(runtimes.paths(folder, name), lowered, read)
+        inputs = prepared(images, normalisation["mean"], normalisation["std"])
+        costed = artefacts.remeasure(runtimes.paths(folder, name), lowered, inputs)
         before, limits = _recorded_figures(recorded, target), _limits(recorded, target)
         measured = ArtefactCosts(target, name, costed.cost.figures, before, limits)
         costs = [_with_differences(measured, costed.recompiled, folder, recorded)]
@@ -161,17 +161,19 @@ def _all_segments(
     folder: Path,
     recorded: Proof,
     record: EarlyExitsRecord,
-    whole: ArtefactCosts,
+    network_costs: ArtefactCosts,
     artefacts: base.Artefacts,
 ) -> ArtefactCosts:
     """Return the costs of all segments, run one after another."""
-    target = whole.target
+    target = network_costs.target
     files = early_exits.paths(folder, target, len(record["segments"]))
-    read = np.zeros((0,), np.float32)  # each segment reads the output of the one before
+    inputs = np.zeros((0,), np.float32)  # each segment reads the output of the one before
     lowered = exits_from_json(record)
-    costed = artefacts.remeasure(files, lowered, read)
-    before = quantities_from_json(record["worst"]) if whole.before else {}
-    measured = ArtefactCosts(target, "All segments", costed.cost.figures, before, whole.limits)
+    costed = artefacts.remeasure(files, lowered, inputs)
+    before = quantities_from_json(record["worst"]) if network_costs.before else {}
+    measured = ArtefactCosts(
+        target, "All segments", costed.cost.figures, before, network_costs.limits
+    )
     return _with_differences(measured, costed.recompiled, folder, recorded)
 
 

@@ -237,7 +237,7 @@ def read_proof(folder: Path) -> Proof:
     return proof
 
 
-def _check_network(operators: list[OperatorRecord], read: _Shape) -> None:
+def _check_network(operators: list[OperatorRecord], input_shape: _Shape) -> None:
     """Check that operators form a network."""
     known: set[str] = {INPUT}
     for row in operators:
@@ -253,9 +253,9 @@ def _check_network(operators: list[OperatorRecord], read: _Shape) -> None:
                     f"operator '{name}' has a tensor of more than {_MAX_VALUES} values, the maximum"
                 )
         known.add(name)
-    if operators[0]["op"]["in_shape"] != read:
+    if operators[0]["op"]["in_shape"] != input_shape:
         raise SchemaError(
-            f"'model.input' is {read}, but 'in_shape' of the first operator is "
+            f"'model.input' is {input_shape}, but 'in_shape' of the first operator is "
             f"{operators[0]['op']['in_shape']}"
         )
 
@@ -274,7 +274,7 @@ def _check_exits(proof: Proof, record: EarlyExitsRecord) -> None:
     for part, (size, expected) in sizes.items():
         if size != expected:
             raise SchemaError(f"'exits.{part}' has length {size}; allowed: {expected}")
-    if {len(record[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
+    if {len(record[name]["left"]) for name in ("foreseen", "found")} != {n - 1}:
         raise SchemaError(f"'left' in parts of 'exits' must have {n - 1} entries")
     graph = exits_from_json(record)
     if without_exits(graph).nodes != operators_from_json(proof["model"]["operators"]).nodes:

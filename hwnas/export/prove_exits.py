@@ -105,8 +105,8 @@ def _budget_checks(bench: Prover, cost: Cost, early: EarlyExits) -> list[Check]:
     """Return the checks of the budget for an image that runs to the end, and for the average."""
     stages = [(cost.figures, "to the end"), (early.verified.costs, "on average, test split")]
     return [
-        Check(f"exits.{c.name}", c.found, c.allowed, f"{c.words}, {of}", c.is_least)
-        for figures, of in stages
+        Check(f"exits.{c.name}", c.found, c.allowed, f"{c.words}, {condition}", c.is_least)
+        for figures, condition in stages
         for c in within_budget(bench.limits, figures)
     ]
 
@@ -123,8 +123,8 @@ def _run_segments(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetwork
                 targets.setdefault(name, []).append(batch[1].numpy())
                 yield batch[0].numpy()
 
-    where = early_exits.paths(subject.folder, subject.target, len(lowered.outputs))
-    outputs, cost = bench.artefacts.evaluate(where, lowered, images())
+    paths = early_exits.paths(subject.folder, subject.target, len(lowered.outputs))
+    outputs, cost = bench.artefacts.evaluate(paths, lowered, images())
     answered = {name: np.concatenate(parts) for name, parts in targets.items()}
     n = len(answered["validation"])
     parts = {"validation": outputs[:n], "test": outputs[n:]}
@@ -136,9 +136,12 @@ def _run_segments(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetwork
 
 def _prediction_check(early: EarlyExits) -> Check:
     predicted, verified = early.predicted.costs[EXPECTED], early.verified.costs[EXPECTED]
-    chance = sum((of.upper - of.lower) / 2 for of in (predicted, verified)) / predicted.value
-    words = f"relative difference of {EXPECTED} on the test split from its prediction"
-    return Check(f"exits.{EXPECTED}", abs(early.deviation), max(DEVIATION, chance), words)
+    chance = (
+        sum((quantity.upper - quantity.lower) / 2 for quantity in (predicted, verified))
+        / predicted.value
+    )
+    description = f"relative difference of {EXPECTED} on the test split from its prediction"
+    return Check(f"exits.{EXPECTED}", abs(early.deviation), max(DEVIATION, chance), description)
 
 
 def _point(early: EarlyExits) -> ThresholdRecord:
@@ -149,11 +152,11 @@ def _point(early: EarlyExits) -> ThresholdRecord:
     }
 
 
-def _statistics(of: ExitStatistics) -> ExitStatisticsRecord:
+def _statistics(statistics: ExitStatistics) -> ExitStatisticsRecord:
     return {
-        "left": [_row(share) for share in of.left],
-        "accuracy": _row(of.accuracy),
-        "costs": {name: _row(figure) for name, figure in of.costs.items()},
+        "left": [_row(share) for share in statistics.left],
+        "accuracy": _row(statistics.accuracy),
+        "costs": {name: _row(figure) for name, figure in statistics.costs.items()},
     }
 
 

@@ -185,9 +185,9 @@ def _numbers(recorded: Proof, images: ReferenceImages) -> Iterator[str]:
         outputs = images.expected_int8 if simulated else images.expected
         assert outputs is not None
         largest = float(np.abs(outputs).max())
-        where = f"artefacts.{name}.agreement"
-        expected[f"{where}.n_images"] = agreement["n_images"], len(images.targets)
-        expected[f"{where}.largest_output"] = agreement["largest_output"], largest
+        prefix = f"artefacts.{name}.agreement"
+        expected[f"{prefix}.n_images"] = agreement["n_images"], len(images.targets)
+        expected[f"{prefix}.largest_output"] = agreement["largest_output"], largest
         error = "mean_error" if kinds()[name].dtype == "int8" else "max_error"
         if (value := agreement[error]) is not None:  # type: ignore[literal-required]
             expected[f"checks.{name}.error"] = (

@@ -105,14 +105,14 @@ def _directions(
 
 def _carbon(base: Solution, n: int, limit_s: float) -> Iterator[LimitPoint]:
     """Yield carbon budgets, from the minimum to almost that of the plan."""
-    most, problem = base.objective_value("carbon"), base.task.problem
-    if not n or most <= 0 or missing_keys(problem)["carbon"]:
+    highest, problem = base.objective_value("carbon"), base.task.problem
+    if not n or highest <= 0 or missing_keys(problem)["carbon"]:
         return
     cleanest = solve_task(replace(base.task, objective="carbon"), limit_s, NullProgress())
     least = cleanest.objective_value("carbon") * (1 + _ROUNDING)
-    if not cleanest.serves or least > most * (1 - _LITTLE):
+    if not cleanest.serves or least > highest * (1 - _LITTLE):
         return
-    for limit in np.linspace(least, most, n + 1)[:-1] / _days(problem):
+    for limit in np.linspace(least, highest, n + 1)[:-1] / _days(problem):
         budgets = replace(problem.service.budgets, carbon_kg_per_day=float(limit))
         service = replace(problem.service, budgets=budgets)
         asks = f"budgets.carbon_kg_per_day={limit:.4g}"

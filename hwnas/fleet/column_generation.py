@@ -88,8 +88,8 @@ def solve_all(
         return result
     upper = program.upper.copy()
     upper[z] = 0.0
-    whole = solve(replace(program, upper=upper), limit_s=limit_s, gap=gap)
-    return result if whole.values is None else whole
+    within_bounds = solve(replace(program, upper=upper), limit_s=limit_s, gap=gap)
+    return result if within_bounds.values is None else within_bounds
 
 
 def _model(program: Program) -> highspy.HighsLp:
@@ -102,7 +102,7 @@ def _model(program: Program) -> highspy.HighsLp:
     if program.integer.any():
         kinds = highspy.HighsVarType
         lp.integrality_ = [
-            kinds.kInteger if whole else kinds.kContinuous for whole in program.integer
+            kinds.kInteger if is_integer else kinds.kContinuous for is_integer in program.integer
         ]
     return lp
 
@@ -183,10 +183,10 @@ def initial_columns(task: PlanningTask) -> Iterator[Ints]:
     For each class they are the cheapest options at list prices, for several values of accuracy.
     """
     o = task.choices.options
-    one, two, device = _machines(task)
+    first, second, device = _machines(task)
     rent, owned = machine_values(task, "cost")
     price = rent.max(0) + owned / task.problem.load.n_hours + 1e-9
-    cost = price[device[o.first]] * one + price[device[o.second]] * two + o.usd * 3600
+    cost = price[device[o.first]] * first + price[device[o.second]] * second + o.usd * 3600
     for s in range(task.n_scenarios):
         within = availability_costs(task, s)
         for k in range(len(task.problem.classes)):
@@ -211,13 +211,13 @@ def _reduced_costs(
              for link in task.problem.fleet.links]  # fmt: skip
     of_link = np.array(links).reshape(len(links), n_s, n_i)
     money = lp.dual[rows["cost_budget"]][0] if "cost_budget" in rows else 0.0
-    one, two, device = _machines(task)
+    first, second, device = _machines(task)
     d1, d2 = device[o.first], device[np.maximum(o.second, 0)]
     result = np.empty((n_s, n_i, len(o)))
     for s in range(n_s):
         margin, within = o.accuracy - task.floors(s)[o.request_class], availability_costs(task, s)
         for i in range(n_i):
-            cost = within - machines[s, i][d1] * one - machines[s, i][d2] * two
+            cost = within - machines[s, i][d1] * first - machines[s, i][d2] * second
             cost -= accuracy[s, i][o.request_class] * margin
             if links:
                 cost -= o.links @ of_link[:, s, i]

@@ -22,48 +22,50 @@ def rows(old: DeploymentPlan, outcome: ReplanningOutcome) -> list[Row]:
     groups: dict[tuple[object, ...], list[int]] = {}
     first: list[Row] = []
     for hour_plan in outcome.planning.plan.hours:
-        was = old.at(hour_plan.hours[0])
+        previous = old.at(hour_plan.hours[0])
         for row in (
-            *_replica_rows(old, was, outcome, hour_plan),
-            *_machine_rows(was, outcome, hour_plan),
+            *_replica_rows(old, previous, outcome, hour_plan),
+            *_machine_rows(previous, outcome, hour_plan),
         ):
             hours = groups.setdefault(tuple(row.values()), [])
             first += [row] * (not hours)
             hours += hour_plan.hours
-    each = zip(first, groups.values(), strict=True)
+    pairs = zip(first, groups.values(), strict=True)
     return [
-        {"hours": format_hours(sorted(hours)), "n_hours": len(hours), **row} for row, hours in each
+        {"hours": format_hours(sorted(hours)), "n_hours": len(hours), **row} for row, hours in pairs
     ]
 
 
 def _replica_rows(
-    old: DeploymentPlan, was: HourPlan, outcome: ReplanningOutcome, hour_plan: HourPlan
+    old: DeploymentPlan, previous: HourPlan, outcome: ReplanningOutcome, hour_plan: HourPlan
 ) -> Iterator[Row]:
     new = outcome.planning.plan
-    ran, runs = (
-        plan_conversion.running_replicas(old, was),
+    old_pools, new_pools = (
+        plan_conversion.running_replicas(old, previous),
         plan_conversion.running_replicas(new, hour_plan),
     )
-    for key in sorted({*ran, *runs}):
-        before, after = ran.get(key, 0), runs.get(key, 0)
+    for key in sorted({*old_pools, *new_pools}):
+        before, after = old_pools.get(key, 0), new_pools.get(key, 0)
         if before != after:
             device, model, batch, wait = key
-            users = _classes_using(old, was, key) | _classes_using(new, hour_plan, key)
+            users = _classes_using(old, previous, key) | _classes_using(new, hour_plan, key)
             why = _reason(outcome.causes, hour_plan.hours, device, users)
             yield {
                 "device": device,
                 "model": model, "batch": batch, "wait_ms": wait, "unit": "replicas",
                 "before": before, "after": after,
-                "loaded": after > 0 and not _is_loaded(ran, key),
-                "unloaded": not _is_loaded(runs, key),
+                "loaded": after > 0 and not _is_loaded(old_pools, key),
+                "unloaded": not _is_loaded(new_pools, key),
                 "why": "; ".join([why, *_binding_limits(new, hour_plan, grows=after > before)]),
             }  # fmt: skip
 
 
-def _machine_rows(was: HourPlan, outcome: ReplanningOutcome, hour_plan: HourPlan) -> Iterator[Row]:
+def _machine_rows(
+    previous: HourPlan, outcome: ReplanningOutcome, hour_plan: HourPlan
+) -> Iterator[Row]:
     classes = {*outcome.planning.plan.classes}
-    for device in sorted({*was.machines, *hour_plan.machines}):
-        before, after = was.machines.get(device, 0), hour_plan.machines.get(device, 0)
+    for device in sorted({*previous.machines, *hour_plan.machines}):
+        before, after = previous.machines.get(device, 0), hour_plan.machines.get(device, 0)
         if before != after:
             yield {
                 "device": device,
@@ -152,8 +154,8 @@ def _describe_unused_failures(
     text = {cause.name for cause in outcome.causes if cause.what == "down"}
     for name, n in down.items():
         if n != 0 and name not in text:
-            some = "All" if n is None else f"{n}"
-            yield f"{some} of {name} down (measured): no hour needs more machines than remain."
+            count = "All" if n is None else f"{n}"
+            yield f"{count} of {name} down (measured): no hour needs more machines than remain."
 
 
 def _merge_late_causes(outcome: ReplanningOutcome) -> Iterator[ReplanCause]:
@@ -183,8 +185,8 @@ def count_moved(old: DeploymentPlan, new: DeploymentPlan) -> tuple[int, int, int
         )
         for h in before
     ]
-    counts = [resolve.count_moves(ran, runs) for ran, runs in pairs]
-    total = sum(n for ran, _ in pairs for n in ran.values())
+    counts = [resolve.count_moves(old_pools, new_pools) for old_pools, new_pools in pairs]
+    total = sum(n for old_pools, _ in pairs for n in old_pools.values())
     return total, sum(c[0] for c in counts), sum(c[1] for c in counts)
 
 

@@ -60,16 +60,18 @@ def read_load(service: Service, folder: Path, begin_s: float | None = None) -> A
                 f"another class {n}: give all classes the same number of hours, or a constant rate."
             )
     rates = np.array([np.resize(r, n) for r in hourly.values()])
-    behind = rates * np.array([[1 - c.cache_hit] for c in service.classes.values()])
+    uncached = rates * np.array([[1 - c.cache_hit] for c in service.classes.values()])
     spikes = np.array([[c.demand.spike] for c in service.classes.values()])
-    if not behind.any():
+    if not uncached.any():
         raise ConfigError(
             "Service file: the demand of all classes is 0 in every hour: set demand.rate, "
             "demand.hours or demand.csv of a class."
         )
     text = tuple(c.demand.trace or "" for c in service.classes.values())
     traces = {name: read_gaps(resolve_path(name, folder)) for name in text if name}
-    return ArrivalRates(behind, behind * spikes, traces, text, calendar.begin_minutes(begin_s, n))
+    return ArrivalRates(
+        uncached, uncached * spikes, traces, text, calendar.begin_minutes(begin_s, n)
+    )
 
 
 def _class_rates(
@@ -91,7 +93,9 @@ def _class_rates(
     return _parse_column(result, column, path, 1e7)
 
 
-def _parse_column(rows: Sequence[Mapping[str, str]], column: str, path: Path, most: float) -> Array:
+def _parse_column(
+    rows: Sequence[Mapping[str, str]], column: str, path: Path, upper: float
+) -> Array:
     if column not in rows[0]:
         names = unknown_name("column", column, rows[0])
         raise ConfigError(f"{path}: {names} Set demand.column of the class to one of them.")
@@ -99,10 +103,10 @@ def _parse_column(rows: Sequence[Mapping[str, str]], column: str, path: Path, mo
     for i, row in enumerate(rows):
         with contextlib.suppress(ValueError):
             result[i] = float(row[column])
-        if not 0 <= result[i] <= most:
+        if not 0 <= result[i] <= upper:
             raise ConfigError(
                 f"{path}, row {i}: {column} '{row[column][:40]}' is not allowed: give a number "
-                f"from 0 to {most:g}."
+                f"from 0 to {upper:g}."
             )
     return result
 
@@ -130,7 +134,9 @@ def read_gaps(path: Path) -> Array:
             "longer trace, or omit trace for Poisson arrivals."
         )
     texts = [row[column] for row in result]
-    times = np.array([calendar.parse_time(one, f"{path}, row {i}") for i, one in enumerate(texts)])
+    times = np.array(
+        [calendar.parse_time(text, f"{path}, row {i}") for i, text in enumerate(texts)]
+    )
     gaps = np.diff(times)
     if (gaps < 0).any():
         raise ConfigError(f"{path}: the times of column {column} must ascend: sort the rows.")

@@ -72,9 +72,9 @@ class Routing:
         pool: Mapping[str, int],
     ):
         every = [*normal, *degraded]
-        of = {name: k for k, name in enumerate(names)}
+        index = {name: k for k, name in enumerate(names)}
         rate = np.array([r.rate for r in normal] + [0.0] * len(degraded))
-        request_class = np.array([of[r.klass] for r in every], np.int32)
+        request_class = np.array([index[r.klass] for r in every], np.int32)
         total = np.zeros(len(names))
         np.add.at(total, request_class, rate)
         chance = np.divide(
@@ -99,8 +99,10 @@ class Routing:
             routes = np.flatnonzero((self.table.request_class == k) & (self.table.chance > 0))
             requests = request_class == k
             ends = np.cumsum(self.table.chance[routes])
-            drawn = np.searchsorted(ends / ends[-1], rng.random(int(requests.sum())), side="right")
-            route[requests] = routes[np.minimum(drawn, routes.size - 1)]
+            indices = np.searchsorted(
+                ends / ends[-1], rng.random(int(requests.sum())), side="right"
+            )
+            route[requests] = routes[np.minimum(indices, routes.size - 1)]
         return route
 
 
@@ -192,13 +194,13 @@ def single_pool(
         noise: Factors of service times, of mean 1 ``(n,)``.
         waking_s: Additional seconds of a batch on an idle replica.
     """
-    one, zero = np.zeros(1, np.int32), np.zeros(1)
+    index, zero = np.zeros(1, np.int32), np.zeros(1)
     pools = PoolArrays(
         service_s[None], np.array([service_s.size], np.int32), np.array([wait_s]),
         np.array([replicas], np.int32), noise, np.array([waking_s]),
     )  # fmt: skip
     ones = np.ones(1)
-    return pools, RouteArrays(one, ones, ones, one, one - np.int32(1), zero, zero, zero)
+    return pools, RouteArrays(index, ones, ones, index, index - np.int32(1), zero, zero, zero)
 
 
 def lognormal_noise(sigma: float, seed: int = 0, n: int = 4096) -> Floats:

@@ -151,40 +151,40 @@ def read_fleet(path: Path, service: Service) -> Fleet:
         "Service file: budgets.power_w": service.budgets.power_w,
         f"{path}: carbon": result.carbon,
     }
-    for where, regions_of in named.items():
+    for place, regions_of in named.items():
         for region in sorted({*regions_of} - known):
-            raise ConfigError(f"{where}: {unknown_name('region', region, sorted(known))}")
+            raise ConfigError(f"{place}: {unknown_name('region', region, sorted(known))}")
     return result
 
 
-def _check_device(fleet: Fleet, name: str, device: DeviceType, where: str) -> None:
+def _check_device(fleet: Fleet, name: str, device: DeviceType, place: str) -> None:
     if device.price is None:
         near = [f"{n} has {d.price:g}" for n, d in fleet.devices.items() if d.price is not None]
         hint = f" ({near[0]})" if near else ""
         raise ConfigError(
-            f"{where}: device '{name}' has no price: give devices.{name}.price in $ per "
+            f"{place}: device '{name}' has no price: give devices.{name}.price in $ per "
             f"machine-hour{hint}; 0 if it costs nothing."
         )
     if device.power_w < device.idle_w:
         raise ConfigError(
-            f"{where}: device '{name}': busy_w={device.busy_w:g} is below idle_w="
+            f"{place}: device '{name}': busy_w={device.busy_w:g} is below idle_w="
             f"{device.idle_w:g}: give the power in W of a busy machine, which is not lower."
         )
     visited, node = {name}, device
     while node.like is not None:
         if node.like not in fleet.devices:
             raise ConfigError(
-                f"{where}: like of device '{name}': "
+                f"{place}: like of device '{name}': "
                 f"{unknown_name('device', node.like, fleet.devices)}"
             )
         if node.like in visited:
             raise ConfigError(
-                f"{where}: like of device '{name}' leads back to '{node.like}': name a device with "
+                f"{place}: like of device '{name}' leads back to '{node.like}': name a device with "
                 "timings of its own."
             )
         if fleet.devices[node.like].sketch:
             raise ConfigError(
-                f"{where}: device '{name}' has like: {node.like}, which is a sketch: name a device "
+                f"{place}: device '{name}' has like: {node.like}, which is a sketch: name a device "
                 "that exists."
             )
         visited.add(node.like)
@@ -218,8 +218,8 @@ def _ends_of(name: str, regions: set[str], path: Path) -> tuple[str, str]:
     ends = [(a.strip(), b.strip()) for a, b in cuts if a.strip() and b.strip()]
     if not ends or (" - " in name and len(ends) > 1):
         raise ConfigError(f"{path}: link '{name}' must be named REGION-REGION, as edge-cloud.")
-    most = max(len({*pair} & regions) for pair in ends)
-    best = [pair for pair in ends if len({*pair} & regions) == most]
+    n_known = max(len({*pair} & regions) for pair in ends)
+    best = [pair for pair in ends if len({*pair} & regions) == n_known]
     if len(best) > 1:
         raise ConfigError(
             f"{path}: link '{name}' is ambiguous: {best[0][0]} to {best[0][1]} or "

@@ -50,11 +50,11 @@ def round_up(task: PlanningTask, columns: OptionColumns, rates: Array, i: int) -
         placements = [
             q for q, s in enumerate(task.choices.placements) if s.device == d and sent[:, q].any()
         ]
-        tried = [
+        options = [
             _pools_of_device(task, sent, i, placements, spread)
             for spread in task.replica_limits(i, d)
         ]
-        machines[d], rows = min(tried, key=lambda result: result[0])
+        machines[d], rows = min(options, key=lambda result: result[0])
         pools += rows
     unserved = np.zeros((task.n_scenarios, len(task.problem.classes)))
     return Hour(machines, pools, flows, unserved)
@@ -126,8 +126,8 @@ def _replicas_needed(task: PlanningTask, rates: Array, i: int, row: PoolRow) -> 
     config = task.choices.placements[row.placement].configs[row.config]
     goodput, spread = task.goodput(i, row.placement, row.config), row.max_per_machine
     busy = rates[:, row.placement] / goodput
-    most = max(busy[0], busy[1:].max(initial=0.0) - spread)
-    return max(int(np.ceil(most * (1 - 1e-9))), config.least) + spread
+    n_busy = max(busy[0], busy[1:].max(initial=0.0) - spread)
+    return max(int(np.ceil(n_busy * (1 - 1e-9))), config.least) + spread
 
 
 def _machines(rows: list[PoolRow], slots: int) -> float:

@@ -26,23 +26,23 @@ def explain_unserved(solution: Solution, progress: Progress) -> str:
     names = [name for name, _ in task.problem.classes]
     k = int(solution.unserved.argmax())
     served = max(0.0, 1 - float(solution.unserved[k]))
-    where = f"{served:.0%} of the demand of class '{names[k]}' can be served"
+    served_text = f"{served:.0%} of the demand of class '{names[k]}' can be served"
     with progress.phase("Binding limit", 1) as advance:
         if solution.hour_columns and solve_task(task, _LIMIT_S, NullProgress()).serves:
             advance(1)
             return (
-                f"No plan that serves all demand was found in time: {where}. No limit of the files "
-                "is the cause: increase limit_s, or make a new plan (hwnas plan)."
+                f"No plan that serves all demand was found in time: {served_text}. No limit of the "
+                "files is the cause: increase limit_s, or make a new plan (hwnas plan)."
             )
-        for words, lifted in _relaxed_problems(task.problem):
+        for sentence, lifted in _relaxed_problems(task.problem):
             other = solve_task(replace(task, problem=lifted), _LIMIT_S, NullProgress())
             if other.serves:
                 advance(1)
                 needed = _describe_relaxed_plan(task.problem, other)
-                return f"No plan serves all demand: {where}. {words} {needed}"
+                return f"No plan serves all demand: {served_text}. {sentence} {needed}"
     return (
-        f"No plan that serves all demand was found: {where}; several limits of the service file "
-        "and the fleet file seem too tight at once (quotas, budgets, power, links, survive): "
+        f"No plan that serves all demand was found: {served_text}; several limits of the service "
+        "file and the fleet file seem too tight at once (quotas, budgets, power, links, survive): "
         "reduce the demand or accuracy_min, or increase p99_ms of that class."
     )
 
@@ -82,29 +82,29 @@ def _describe_relaxed_plan(problem: PlanningProblem, other: Solution) -> str:
     """Return the requirements of a plan without one of the limits."""
     task: PlanningTask = other.task
     days = problem.load.n_hours / 24
-    most: dict[str, int] = {}
+    machines: dict[str, int] = {}
     power: dict[str, float] = {}
     for hour in other.hours:
         watts: dict[str, float] = {}
         for d, n in enumerate(hour.machines):
             name, device = problem.devices[d]
             if n > device.quota:
-                most[name] = max(most.get(name, 0), int(n))
+                machines[name] = max(machines.get(name, 0), int(n))
             watts[device.region] = watts.get(device.region, 0.0) + n * device.power_w
         power = {r: max(power.get(r, 0.0), w) for r, w in watts.items()}
-    if most:
+    if machines:
         more = [f"{n} of {name} (quota {problem.fleet.devices[name].quota})"
-                for name, n in sorted(most.items())]  # fmt: skip
+                for name, n in sorted(machines.items())]  # fmt: skip
         return f"{', '.join(more)} would suffice."
     if problem.service.budgets.power_w != task.problem.service.budgets.power_w:
         messages = [f"{region}={math.ceil(10 * w) / 10:g}" for region, w in sorted(power.items())
                 if region in problem.service.budgets.power_w]  # fmt: skip
         return f"{', '.join(messages)} W would suffice."
-    of, now = problem.service.budgets, task.problem.service.budgets
+    budgets, now = problem.service.budgets, task.problem.service.budgets
     lifted: Objective = task.objective
-    if of.carbon_kg_per_day != now.carbon_kg_per_day:
+    if budgets.carbon_kg_per_day != now.carbon_kg_per_day:
         lifted = "carbon"
-    elif of.cost_per_day != now.cost_per_day:
+    elif budgets.cost_per_day != now.cost_per_day:
         lifted = "cost"
     per_day = _round_up(other.objective_value(lifted) / days)
     return f"the best plan without it takes {per_day:.4g} {UNITS[lifted]} a day."

@@ -20,16 +20,16 @@ def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
         ConfigError: a device has none, or its ``target`` has none.
     """
     timed = {target for target, _ in catalogue.latency_ms}
-    for device, at in fleet.devices.items():
-        is_known = at.target is None or at.target in timed
+    for device, device_type in fleet.devices.items():
+        is_known = device_type.target is None or device_type.target in timed
         if not is_known or not any(catalogue.on(fleet, device, name) for name in catalogue.models):
-            target, known = at.target or device, join_names(timed)
+            target, known = device_type.target or device, join_names(timed)
             raise ConfigError(
                 f"Fleet file: device '{device}': no model of fronts has a latency on target "
                 f"'{target}' (targets with latencies: {known or 'none'}): set "
                 f"devices.{device}.target to a target with latencies, or add a search on this one "
-                f"(hwnas search +target={at.target or 'NAME'}) to fronts, or a CSV file with "
-                "latencies to profiles."
+                f"(hwnas search +target={device_type.target or 'NAME'}) to fronts, or a CSV file "
+                "with latencies to profiles."
             )
 
 
@@ -104,16 +104,16 @@ class _SplitProfileRow(TypedDict):
     place: str  #: folder of the part; empty: the whole network
 
 
-def _add_row(catalogue: ModelCatalogue, raw: dict[str, str], folder: Path, at: str) -> None:
+def _add_row(catalogue: ModelCatalogue, raw: dict[str, str], folder: Path, place: str) -> None:
     """Add a row; rows of the whole network only if nothing else has that timing."""
-    text: _SplitProfileRow = schema.parse_row(_SplitProfileRow, raw, at)
+    text: _SplitProfileRow = schema.parse_row(_SplitProfileRow, raw, place)
     name = f"{raw.get('id', '')}-{raw.get('precision', '')}"
     timed = catalogue.latency_ms.get((text["target"], name), {})
     if text["place"] or str(raw.get("batch", 1)) not in map(str, timed):
-        ran = runtime_by_name(
+        runtime = runtime_by_name(
             text["engine"], text["target"], folder / text["place"], text["threads"]
         )
-        add_row(catalogue, raw, str(folder), at, ran)
+        add_row(catalogue, raw, str(folder), place, runtime)
 
 
 def _check(splits: list[SplitNetwork], catalogue: ModelCatalogue) -> None:

@@ -143,8 +143,8 @@ class ModelCatalogue:
         ``like``, divided by ``speed``. Empty if neither has any.
         """
         at: DeviceType = fleet.devices[device]
-        if where := self._timing_target(device, at, name):
-            result = self.latency_ms[where, name]
+        if target := self._timing_target(device, at, name):
+            result = self.latency_ms[target, name]
             return {b: _scale_latency(f, at.derate) for b, f in sorted(result.items())}
         if at.like is None:
             return {}
@@ -158,17 +158,17 @@ class ModelCatalogue:
         if at.like is not None and not self._timing_target(device, at, name):
             result = self.ran_on(fleet, at.like, name, batch)
         else:
-            where = self._timing_target(device, at, name) or device
-            known = self.ran.get((where, name), {})
-            result = known.get(batch) or next(iter(known.values()), TimedRuntime(where))
+            target = self._timing_target(device, at, name) or device
+            known = self.ran.get((target, name), {})
+            result = known.get(batch) or next(iter(known.values()), TimedRuntime(target))
         return replace(
             result, provider=at.provider or result.provider, threads=at.threads or result.threads
         )
 
     def _timing_target(self, device: str, at: DeviceType, name: str) -> str:
         """Return the target of a model's timings for a device; empty if there is none."""
-        where = at.target or device
-        return where if (where, name) in self.latency_ms else ""
+        target = at.target or device
+        return target if (target, name) in self.latency_ms else ""
 
 
 def _scale_latency(
@@ -223,10 +223,10 @@ def _read_export(catalogue: ModelCatalogue, path: Path) -> None:
     proof = proof_file.read_proof(path)
     figures = quantities_from_json(proof["figures"])
     target = proof_file.target_of(proof)
-    ran: dict[str, Any] = {**proof["artefacts"][proof["own_artefact"]]}
-    if "accuracy" not in ran:
+    artefact: dict[str, Any] = {**proof["artefacts"][proof["own_artefact"]]}
+    if "accuracy" not in artefact:
         raise RunError(f"fronts: {path} is an export without accuracy: remove it from fronts.")
-    accuracy, memory = Quantity(*ran["accuracy"]), replica_mib(figures)
+    accuracy, memory = Quantity(*artefact["accuracy"]), replica_mib(figures)
     model = FleetModel(proof_file.name_of(proof), target.dtype, accuracy, memory, str(path))
     text = proof["model"]["genotype"]
     batch, threads = batch_and_threads(text, target.batch, target.threads, f"fronts: {path}")
@@ -293,8 +293,8 @@ def csv_rows(path: Path, named: str = "") -> list[dict[str, str]]:
     try:
         result = schema.parse_csv(safe_read.read_text(path, schema.MAX_CSV_BYTES))
     except FileNotFoundError:
-        where = f"{named}: {path}" if named else str(path)
-        raise ConfigError(f"{where}: file not found; correct the path.") from None
+        place = f"{named}: {path}" if named else str(path)
+        raise ConfigError(f"{place}: file not found; correct the path.") from None
     except (safe_read.CorruptFileError, SchemaError) as problem:
         raise ConfigError(f"{path} cannot be read: {problem}. Correct the file.") from None
     if not result:
@@ -359,12 +359,12 @@ def add_row(
         raise SchemaError(f"{at} has neither accuracy nor latency_ms: give one of them")
 
 
-def _interval(row: _ProfileRow, name: str, source: QuantitySource, at: str) -> Quantity:
+def _interval(row: _ProfileRow, name: str, source: QuantitySource, place: str) -> Quantity:
     text = {**row}
     low, value, high = (text.get(f"{name}{end}") for end in ("_low", "", "_high"))
     figure = Quantity(value, source, low, high)  # type: ignore[arg-type]
     if not figure.lower <= figure.value <= figure.upper:
-        raise SchemaError(f"{at}: {name}={value} is not between {name}_low and {name}_high")
+        raise SchemaError(f"{place}: {name}={value} is not between {name}_low and {name}_high")
     return figure
 
 
@@ -385,8 +385,8 @@ def _read_table(catalogue: ModelCatalogue, path: Path) -> None:
             batch, threads = batch_and_threads(_genotype(row, path), named_batch, named_threads, at)
             low, high = (float(row[f"measured_ms_{end}"]) for end in ("low", "high"))
             figure = Quantity(float(row["measured_ms"]), "measured", low, high)
-            ran = runtime_by_name(engine, path.parent.name, path, threads)
-            catalogue.time(ran.target, name, batch, figure, ran)
+            runtime = runtime_by_name(engine, path.parent.name, path, threads)
+            catalogue.time(runtime.target, name, batch, figure, runtime)
 
 
 def _genotype(row: latency_table.TableRow, path: Path) -> dict[str, Any]:

@@ -115,15 +115,15 @@ def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
     return [_split(f"cut{i + 1}", result[k], whole) for i, k in enumerate(indices.tolist())]
 
 
-def _share(cut: GraphSplit, whole: ExportedNetwork) -> float:
-    return n_macs(cut.head) / n_macs(whole.network.graph)
+def _share(cut: GraphSplit, exported: ExportedNetwork) -> float:
+    return n_macs(cut.head) / n_macs(exported.network.graph)
 
 
-def _split(name: str, cut: GraphSplit, whole: ExportedNetwork) -> ExportSplit:
-    parts = {"head": _part(whole.network, cut.head), "tail": _part(whole.network, cut.tail)}
-    as_bytes = whole.precision == "int8" and _passes_int8(cut)
+def _split(name: str, cut: GraphSplit, exported: ExportedNetwork) -> ExportSplit:
+    parts = {"head": _part(exported.network, cut.head), "tail": _part(exported.network, cut.tail)}
+    as_bytes = exported.precision == "int8" and _passes_int8(cut)
     files = {side: _part_onnx(side, part, as_bytes=as_bytes) for side, part in parts.items()}
-    return ExportSplit(name, cut, parts, files, _share(cut, whole))
+    return ExportSplit(name, cut, parts, files, _share(cut, exported))
 
 
 def _part(network: TrainedNetwork, graph: Graph) -> TrainedNetwork:
@@ -208,8 +208,8 @@ def _as_numbers(split: ExportSplit, sent: Array) -> Floats:
     if int8 is None or sent.dtype != np.uint8:
         return sent
     scale = int8.ops[-1].out
-    whole = sent.astype(np.float32) - (scale.zero_point + 128)
-    return np.asarray(whole * np.float32(scale.scale), np.float32)
+    centred = sent.astype(np.float32) - (scale.zero_point + 128)
+    return np.asarray(centred * np.float32(scale.scale), np.float32)
 
 
 # ``split.json``: the splits of a network, and the names of their parts.

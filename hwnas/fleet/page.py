@@ -83,8 +83,8 @@ def plan_page(
             findings=sentences,
             tables=[_table(title, tables[name], name)
                     for name, title in titles.items() if tables.get(name)],
-            pictures=[SvgFigure(_TITLES[name], by["svg"].decode(), _NOTES[name])
-                      for name, by in figures.items()],
+            pictures=[SvgFigure(_TITLES[name], formats["svg"].decode(), _NOTES[name])
+                      for name, formats in figures.items()],
             facts=[("objective", plan.objective), ("unit", plan.unit)],
         )
     )  # fmt: skip
@@ -125,8 +125,8 @@ def _served_rates(plan: DeploymentPlan) -> tuple[list[int], dict[str, list[float
         for route in hour_plan.routes:
             for kind, part in ((route.first, 1.0), (route.second, route.share)):
                 if kind is not None:
-                    at = plan.kinds[kind]
-                    rates = result.setdefault(f"{at.model} on {at.device}", [0.0] * n)
+                    pool_type = plan.kinds[kind]
+                    rates = result.setdefault(f"{pool_type.model} on {pool_type.device}", [0.0] * n)
                     for hour in hour_plan.hours:
                         rates[hour] += part * route.rate
     return list(range(n)), result

@@ -69,16 +69,16 @@ class Goodputs:
             replicas: Number of replicas.
             wait_s: Maximum seconds that a request waits for a full batch.
         """
-        one, whole, batch = service_s[0], service_s[-1], service_s.size
-        each = (whole - one) / (batch - 1) if batch > 1 else one
-        fixed = float(np.clip((one - each) / one, 0.0, 1.0)) if batch > 1 else 0.0
+        single_s, full_s, batch = service_s[0], service_s[-1], service_s.size
+        image_s = (full_s - single_s) / (batch - 1) if batch > 1 else single_s
+        fixed = float(np.clip((single_s - image_s) / single_s, 0.0, 1.0)) if batch > 1 else 0.0
         grid = np.zeros((len(_FIXED), len(_LOADS)))
-        for wait, weight in _wait_weights(wait_s / one):
+        for wait, weight in _wait_weights(wait_s / single_s):
             grid += weight * self._grid(arrivals, replicas, batch, wait)
         place = fixed * (len(_FIXED) - 1)
         i = min(int(place), len(_FIXED) - 2)
         unit = grid[i] + (place - i) * (grid[i + 1] - grid[i])
-        result: Array = np.maximum.accumulate(unit) * one
+        result: Array = np.maximum.accumulate(unit) * single_s
         return result
 
     @staticmethod
@@ -225,8 +225,8 @@ def placements_of(
     ``limits`` are p99 latencies in ms. Models without a latency on a device, or too large for its
     memory, have none.
     """
-    for where, upper in _device_models(problem):
-        yield from _placements_at_limits(where, upper, limits, problem, goodputs)
+    for key, upper in _device_models(problem):
+        yield from _placements_at_limits(key, upper, limits, problem, goodputs)
 
 
 def curve_arguments(problem: PlanningProblem) -> Iterator[tuple[Arrivals, Array, int, float]]:
@@ -244,10 +244,10 @@ def _device_models(
 ) -> Iterator[tuple[tuple[int, str, int], dict[int, float]]]:
     """Yield (device, model, arrival process) and milliseconds by batch size."""
     parts = {name for s in problem.splits for name in (s.head, s.tail)}
-    for d, (device, at) in enumerate(problem.devices):
+    for d, (device, device_type) in enumerate(problem.devices):
         for name in [*problem.catalogue.models, *sorted(parts - {*problem.catalogue.models})]:
             timed = problem.catalogue.on(problem.fleet, device, name)
-            if timed and has_room(problem, at, name):
+            if timed and has_room(problem, device_type, name):
                 upper = {batch: figure.upper for batch, figure in timed.items()}
                 for process in dict.fromkeys(problem.process_of):
                     yield (d, name, process), upper
@@ -268,18 +268,18 @@ def _wait_options(problem: PlanningProblem, batch: int) -> list[float]:
 
 
 def _placements_at_limits(
-    where: tuple[int, str, int],
+    key: tuple[int, str, int],
     latency_ms: dict[int, float],
     limits: Array,
     problem: PlanningProblem,
     goodputs: Goodputs,
 ) -> Iterator[Placement]:
     """Yield a placement per feasible limit; larger pools only if they gain."""
-    arrivals = problem.arrivals[where[2]]
+    arrivals = problem.arrivals[key[2]]
     best: dict[tuple[int, int], ServingConfig] = {}
     for batch in latency_ms:
         service = service_times(latency_ms, batch)
-        most = float(goodputs.rates(service)[-1])
+        capacity = float(goodputs.rates(service)[-1])
         for wait in _wait_options(problem, batch):
             for size in SIZES:
                 curve = goodputs.curve(arrivals, service, size, wait / 1e3)
@@ -287,7 +287,7 @@ def _placements_at_limits(
                     rate = goodputs.rate(limit / 1e3, curve, service)
                     known = best.get((i, size))
                     if rate > 0 and (known is None or rate > known.goodput):
-                        best[i, size] = ServingConfig(batch, wait, size, rate, most)
+                        best[i, size] = ServingConfig(batch, wait, size, rate, capacity)
     for i, limit in enumerate(limits):
         configs: list[ServingConfig] = []
         for size in SIZES:
@@ -295,4 +295,4 @@ def _placements_at_limits(
             if v is not None and (not configs or v.goodput > _BETTER * configs[-1].goodput):
                 configs.append(v)
         if configs:
-            yield Placement(*where, float(limit), tuple(configs))
+            yield Placement(*key, float(limit), tuple(configs))

@@ -176,7 +176,7 @@ class DeploymentPlan:
 
 
 UNITS = {"cost": "$", "carbon": "kg of CO2", "energy": "kWh"}
-_MOST = 16 << 20  # bytes
+_MAX_BYTES = 16 << 20  # bytes
 
 
 def to_yaml(plan: DeploymentPlan) -> bytes:
@@ -199,7 +199,7 @@ def read_plan(folder: Path) -> DeploymentPlan:
     """
     path = folder / FILE
     try:
-        content = parse_yaml(read_text(path, _MOST))
+        content = parse_yaml(read_text(path, _MAX_BYTES))
         check_format(content, FORMAT)
         result: DeploymentPlan = validate(DeploymentPlan, content)
         _check(result)
@@ -240,22 +240,22 @@ def _check(plan: DeploymentPlan) -> None:
             )
 
 
-def _check_pool(plan: DeploymentPlan, kind: str, where: str) -> None:
+def _check_pool(plan: DeploymentPlan, kind: str, place: str) -> None:
     if kind not in plan.kinds:
-        raise SchemaError(f"{where}: the pool '{kind}' is not in 'kinds'")
+        raise SchemaError(f"{place}: the pool '{kind}' is not in 'kinds'")
     if (device := plan.kinds[kind].device) not in plan.devices:
         raise SchemaError(f"'kinds.{kind}': the device '{device}' is not in 'devices'")
 
 
-def _check_route(route: RequestRoute, where: str, classes: set[str], pools: set[str]) -> None:
+def _check_route(route: RequestRoute, place: str, classes: set[str], pools: set[str]) -> None:
     if route.klass not in classes:
         raise SchemaError(
-            f"{where}: a route has the class '{route.klass}', which is not in 'classes'"
+            f"{place}: a route has the class '{route.klass}', which is not in 'classes'"
         )
     for pool in (route.first, route.second):
         if pool is not None and pool not in pools:
             raise SchemaError(
-                f"{where}: a route of class '{route.klass}' leads to '{pool}', which is no pool of "
+                f"{place}: a route of class '{route.klass}' leads to '{pool}', which is no pool of "
                 "the hour"
             )
 

@@ -74,9 +74,9 @@ def _expected_rates(planned: Array, observed: Mapping[int, float], *, extrapolat
     new, hours = planned.copy(), [*observed]
     if not hours:
         return new
-    was, now = float(planned[hours].sum()), sum(observed.values())
-    if extrapolate and was > 0:
-        new *= now / was
+    before, after = float(planned[hours].sum()), sum(observed.values())
+    if extrapolate and before > 0:
+        new *= after / before
     new[hours] = [*observed.values()]
     return new
 
@@ -86,11 +86,17 @@ def _demand_causes(
 ) -> Iterator[ReplanCause]:  # fmt: skip
     """Yield the changes of a class's demand: measured, and extrapolated."""
     hours = {int(h) for h in np.flatnonzero(moved)}
-    for some, how in ((hours & observed, "measured"), (hours - observed, "extrapolated")):
-        if some:
-            was, now = (float(of[sorted(some)].sum()) for of in (old, new))
-            change = f"{now / was - 1:+.0%}" if was else f"0 to {now / len(some):.4g} requests/s"
-            yield ReplanCause("demand", name, frozenset(some), f"demand of {name} {change} ({how})")
+    for subset, source in ((hours & observed, "measured"), (hours - observed, "extrapolated")):
+        if subset:
+            before, after = (float(rates[sorted(subset)].sum()) for rates in (old, new))
+            change = (
+                f"{after / before - 1:+.0%}"
+                if before
+                else f"0 to {after / len(subset):.4g} requests/s"
+            )
+            yield ReplanCause(
+                "demand", name, frozenset(subset), f"demand of {name} {change} ({source})"
+            )
 
 
 def _goodput_factors(
@@ -101,9 +107,9 @@ def _goodput_factors(
     late, p99 = telemetry.late.get(name, {}), telemetry.p99_ms.get(name, {})
     for hour in sorted({*late, *p99}):
         if not more[hour] and (late.get(hour, 0.0) > LATE or p99.get(hour, 0.0) > limit):
-            least, most = _SLOWER
+            lower, upper = _SLOWER
             part = limit / p99[hour] if p99.get(hour, 0.0) > limit else _UNKNOWN
-            result[name, hour] = min(max(part, least), most)
+            result[name, hour] = min(max(part, lower), upper)
     return result
 
 

@@ -74,11 +74,12 @@ def _devices(solution: Solution) -> dict[str, PlannedMachine]:
     used = {d for hour in solution.hours for d, n in enumerate(hour.machines) if n}
     return {
         name: PlannedMachine(
-            at.region, at.buy, at.price or 0.0, at.slots, at.quota, at.idle_w, at.power_w,
-            at.start_s, int(solution.owned[d]) * (not at.is_hourly),
+            device.region, device.buy, device.price or 0.0, device.slots, device.quota,
+            device.idle_w, device.power_w, device.start_s,
+            int(solution.owned[d]) * (not device.is_hourly),
         )
-        for d, (name, at) in enumerate(solution.task.problem.devices)
-        if d in used or (solution.owned[d] and not at.is_hourly)
+        for d, (name, device) in enumerate(solution.task.problem.devices)
+        if d in used or (solution.owned[d] and not device.is_hourly)
     }  # fmt: skip
 
 
@@ -107,11 +108,15 @@ def pool_type_name(task: PlanningTask, placement: int, config: int) -> str:
     b is the batch size, w the wait in ms (if any), then the p99 limit; index of the arrival process
     and minimum of replicas follow where they are needed.
     """
-    at, problem = task.choices.placements[placement], task.problem
-    how = at.configs[config]
-    name = f"{problem.devices[at.device][0]}/{at.model}/b{how.batch}"
-    name += f"w{how.wait_ms:g}" * (how.wait_ms > 0) + f"/{at.limit_ms:g}ms"
-    return name + f"/{at.process}" * (len(problem.arrivals) > 1) + f"/{how.least}" * bool(config)
+    place, problem = task.choices.placements[placement], task.problem
+    serving = place.configs[config]
+    name = f"{problem.devices[place.device][0]}/{place.model}/b{serving.batch}"
+    name += f"w{serving.wait_ms:g}" * (serving.wait_ms > 0) + f"/{place.limit_ms:g}ms"
+    return (
+        name
+        + f"/{place.process}" * (len(problem.arrivals) > 1)
+        + f"/{serving.least}" * bool(config)
+    )
 
 
 def _kind(task: PlanningTask, row: PoolRow) -> tuple[str, PoolType]:
@@ -211,7 +216,11 @@ def hours_without_redundancy(
         plan: The plan.
         devices: Devices of ``fleet.yaml``; machines are down if the plan has a lower quota.
     """
-    short = {n for n, at in plan.devices.items() if n in devices and at.quota < devices[n].quota}
+    short = {
+        n
+        for n, machine in plan.devices.items()
+        if n in devices and machine.quota < devices[n].quota
+    }
     return frozenset(
         (hour, plan.kinds[pool.kind].device)
         for hour_plan in plan.hours
@@ -300,18 +309,20 @@ def _key(
 def _is_same(task: PlanningTask, back: Hour, i: int, plan: DeploymentPlan) -> bool:
     """Return True if an hour would be written as it was read, within the quotas."""
     kinds: dict[str, PoolType] = {}
-    now, was = to_hour_plan(task, back, i, kinds), plan.at(task.hours[i])
+    now, previous = to_hour_plan(task, back, i, kinds), plan.at(task.hours[i])
     quota = np.array([device.quota for _, device in task.problem.devices])
     fits = bool((back.machines <= quota).all())
-    now, was = (replace(of, hours=[], pools=sorted(of.pools, key=lambda pool: pool.kind))
-                for of in (now, was))  # fmt: skip
+    now, previous = (
+        replace(hour_plan, hours=[], pools=sorted(hour_plan.pools, key=lambda pool: pool.kind))
+        for hour_plan in (now, previous)
+    )
     return (
         fits
-        and now == was
+        and now == previous
         and all(_is_kind(kind, plan.kinds[name]) for name, kind in kinds.items())
     )
 
 
-def _is_kind(now: PoolType, was: PoolType) -> bool:
+def _is_kind(now: PoolType, previous: PoolType) -> bool:
     """Return True if a pool type is unchanged; plans of earlier versions lack ``ran``."""
-    return was == (replace(now, ran=None) if was.ran is None else now)
+    return previous == (replace(now, ran=None) if previous.ran is None else now)

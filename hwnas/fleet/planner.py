@@ -46,8 +46,8 @@ def find_headroom(
     """
     scale: Scale = {}
     with progress.phase("Headroom", len(plan.hours)) as advance:
-        for i, of in enumerate(plan.hours):
-            borne = _max_loads_of_hour(plan, of.hours[0], setup, seed)
+        for i, hour_plan in enumerate(plan.hours):
+            borne = _max_loads_of_hour(plan, hour_plan.hours[0], setup, seed)
             scale |= _headroom_of_hour(solution, i, borne)
             advance(1)
     return scale
@@ -192,7 +192,7 @@ def plan_task(
     solution = [_confirm(best, resolve, others, progress)]
     if best is not first and (solution[0].is_late or solution[0].plan.value >= first.plan.value):
         solution.append(_confirm(first, resolve, others, progress))
-    best = min(solution, key=lambda each: (each.is_late, each.plan.value))
+    best = min(solution, key=lambda outcome: (outcome.is_late, outcome.plan.value))
     bound = min(best.plan.bound_kept, best.plan.value)
     return replace(best, plan=replace(best.plan, bound_kept=bound))
 
@@ -283,7 +283,11 @@ def correct(
         before = plan
         late = _late_placements(solution, [*runs[0], *runs[1]])
         killed = {} if late else _simulate_failures(solution, plan, setup, seeds[0], progress)
-        late |= {where for each in killed.values() for where in _late_placements(solution, each)}
+        late |= {
+            placement
+            for statistics in killed.values()
+            for placement in _late_placements(solution, statistics)
+        }
         if not late or rounds == _ROUNDS:
             return PlanningOutcome(
                 plan, solution, runs[0], killed, rounds, runs[1], is_late=bool(late)
@@ -348,9 +352,9 @@ def _late_placements(
     task, late = solution.task, set()
     names = [name for name, _ in task.problem.classes]
     o = task.choices.options
-    for each in statistics:
-        i = int(task.group[each.hour])
-        for name, c in each.classes.items():
+    for run in statistics:
+        i = int(task.group[run.hour])
+        for name, c in run.classes.items():
             if max(c.late, c.late_after) > WARY and c.late * c.requests > 1:
                 k = names.index(name)
                 for _, option, _ in solution.hours[i].flows:
@@ -368,21 +372,21 @@ def _simulate_failures(
         solution.task.problem.load.provisioned_rates,
     )
     peaks = sorted({int(row.argmax()) for row in borne})
-    whats = [*plan.devices] if survive.any_one else []
-    whats += ["spot"] * bool(survive.all_of)
+    devices = [*plan.devices] if survive.any_one else []
+    devices += ["spot"] * bool(survive.all_of)
     return {
-        what: simulation.simulate(
-            plan, replace(setup, kills=[Kill(what)]), [seed], progress,
-            [h for h in peaks if _is_used(plan, h, what)
-             and (h, what) not in solution.task.without_redundancy],
+        device: simulation.simulate(
+            plan, replace(setup, kills=[Kill(device)]), [seed], progress,
+            [h for h in peaks if _is_used(plan, h, device)
+             and (h, device) not in solution.task.without_redundancy],
         )
-        for what in whats
+        for device in devices
     }  # fmt: skip
 
 
-def _is_used(plan: DeploymentPlan, hour: int, what: str) -> bool:
+def _is_used(plan: DeploymentPlan, hour: int, device: str) -> bool:
     """Return True if machines of the failing device run in an hour."""
     machines = plan.at(hour).machines
-    if what == "spot":
+    if device == "spot":
         return any(plan.devices[name].buy == "spot" for name in machines)
-    return what in machines
+    return device in machines

@@ -130,10 +130,10 @@ def check_required_keys(problem: PlanningProblem, objective: str, path: Path) ->
         for name, device in problem.devices
         if device.region in budgets.power_w and device.busy_w is None
     ]
-    for what, keys in {**request_class, "budgets.power_w": powered}.items():
+    for entry, keys in {**request_class, "budgets.power_w": powered}.items():
         if keys:
             raise ConfigError(
-                f"{path}: {what} needs {', '.join(keys)}: give "
+                f"{path}: {entry} needs {', '.join(keys)}: give "
                 f"{' and '.join(text for name, text in _UNITS.items() if name in str(keys))}."
             )
 

@@ -280,11 +280,11 @@ class _Assembly:
         x, placement, sent = self._placement_uses()
         n_i, many, k = self.n[1], len(self.task.choices.placements), np.arange(len(p))
         hour, scenario = self.columns.hour[x], self.columns.scenario[x]
-        pairs, at = np.unique(p.hour * many + p.placement, return_inverse=True)
+        pairs, pair = np.unique(p.hour * many + p.placement, return_inverse=True)
         row = scenario * len(pairs) + np.searchsorted(pairs, hour * many + placement)
         entries: list[_Entry] = [(row, x, sent)]
         for s in range(self.n[0]):
-            mine = at + s * len(pairs)
+            mine = pair + s * len(pairs)
             able = self.task.alive(s)[p.device]
             entries.append((mine, self.begin["u"] + k, -p.goodput * able))
             if s:  # no second failure: spare replicas answer, too
@@ -293,7 +293,7 @@ class _Assembly:
         none, u, y = np.zeros(len(p)), self.begin["u"] + k, self.begin["y"] + k
         self.rows.at_most("least", [(k, u, -1.0), (k, y, p.least.astype(np.float64))], none)
         self.rows.at_most("open", [(k, u, 1.0), (k, y, -self.most)], none)
-        self.rows.at_most("one", [(at, y, 1.0)], np.ones(len(pairs)))
+        self.rows.at_most("one", [(pair, y, 1.0)], np.ones(len(pairs)))
         slots = np.array([d.slots for _, d in self.task.problem.devices], np.float64)[p.device]
         machine = p.hour * self.d + p.device
         every = np.arange(n_i * self.d)

@@ -34,7 +34,7 @@ from hwnas.fleet.solver import Solution, lower_bound
 from hwnas.fleet.task import UNSERVED, PlanningTask
 from hwnas.fleet.telemetry import Telemetry
 
-_AGAIN = 0.1  # time limit of a correction, as a fraction of the first solution's
+_CORRECTION_SHARE = 0.1  # time limit of a correction, as a fraction of the first solution's
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,17 @@ def replan(
     """
     began = time.perf_counter()
     result = detect_changes(plan, telemetry, policy.tolerance, extrapolate=policy.extrapolate)
-    whole, problem = problem.fleet.devices, apply_changes(problem, plan, result, telemetry)
+    fleet_devices, problem = problem.fleet.devices, apply_changes(problem, plan, result, telemetry)
     choices = planner.read_choices(problem, progress)
     marks = _hour_marks(plan, set())
     down = frozenset(n for n, lost in telemetry.down.items() if lost != 0)
     task = PlanningTask(problem, choices, plan.objective, marks=marks)
     bare = (
-        plan_conversion.hours_without_redundancy(plan, whole)
+        plan_conversion.hours_without_redundancy(plan, fleet_devices)
         if task.has_redundancy
         else frozenset()
     )
-    task = replace(task, without_redundancy=frozenset(each for each in bare if each[1] in down))
+    task = replace(task, without_redundancy=frozenset(pair for pair in bare if pair[1] in down))
     names = plan_conversion.placements_by_name(task)
     task = replace(task, scale=plan_conversion.goodput_corrections(task, plan, names))
     restored_hours = plan_conversion.restore_hours(task, plan, names)
@@ -114,22 +114,24 @@ def replan(
         unchanged_plan = replace(plan, begin_min=problem.load.begin_min)
         same = PlanningOutcome(unchanged_plan, old, runs, {}, 0, spiked)
         return ReplanningOutcome(same, [], 0.0)
-    ran = plan_conversion.translate_hours(task, plan, names)
-    was = {hour: ran[int(task.group[hour])] for hour in range(problem.load.n_hours)}
+    planned_hours = plan_conversion.translate_hours(task, plan, names)
+    previous = {hour: planned_hours[int(task.group[hour])] for hour in range(problem.load.n_hours)}
     task = _changed_task(task, plan, names, result, changed_hours)
     before = _previous_plan(plan, task, causes, policy)
     places = sorted({int(task.group[hour]) for hour in changed_hours})
 
     def resolve(solved: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
-        return resolve_with_more(solved, task, hours, before, policy.limit_s * _AGAIN, progress)
+        return resolve_with_more(
+            solved, task, hours, before, policy.limit_s * _CORRECTION_SHARE, progress
+        )
 
     spares = task.has_redundancy and bool(down)  # give up redundancy rather than buy machines
-    start_solution = _start_solution(task, plan, was, changed_hours)
+    start_solution = _start_solution(task, plan, previous, changed_hours)
     solve = resolve_near if spares else resolve_with_more
     first = solve(start_solution, task, places, before, policy.limit_s, progress)
     if spares and (short := _unserved_hours(first, places, down)):
         task = replace(task, without_redundancy=task.without_redundancy | short)
-        start_solution = _start_solution(task, plan, was, changed_hours)
+        start_solution = _start_solution(task, plan, previous, changed_hours)
         first = resolve_with_more(start_solution, task, places, before, policy.limit_s, progress)
     best = planner.correct(first, resolve, seeds, progress, places)
     rest_s = max(1.0, policy.limit_s - (time.perf_counter() - began))
@@ -148,8 +150,8 @@ def replan(
 
 def _hour_marks(plan: DeploymentPlan, changed_hours: set[int]) -> tuple[int, ...]:
     """Return marks that separate hours of different plan records, and changed hours."""
-    of = {hour: i for i, each in enumerate(plan.hours) for hour in each.hours}
-    return tuple(2 * of[hour] + (hour in changed_hours) for hour in range(len(of)))
+    index = {hour: i for i, hour_plan in enumerate(plan.hours) for hour in hour_plan.hours}
+    return tuple(2 * index[hour] + (hour in changed_hours) for hour in range(len(index)))
 
 
 def _empty_hour(task: PlanningTask) -> Hour:
@@ -179,8 +181,8 @@ def _file_causes(
         if hour not in known
         for i in [int(task.group[hour])]
         if not facts
-        or (at := back[i]) is None
-        or not is_feasible(task, _without_spares(task, at, i), i, owned)
+        or (previous := back[i]) is None
+        or not is_feasible(task, _without_spares(task, previous, i), i, owned)
     }
     text = "the service file, the fleet file or files that they name have changed"
     return [ReplanCause("files", "", frozenset(hours), text)] if hours else []
@@ -190,14 +192,14 @@ def _has_same_facts(task: PlanningTask, plan: DeploymentPlan, back: Sequence[Hou
     """Return True if classes and devices are those of the plan."""
     request_class = class_requirements(task.problem)
     same = all(
-        replace(request_class[name], demand=[], borne=[]) == replace(was, demand=[], borne=[])
-        for name, was in plan.classes.items()
+        replace(request_class[name], demand=[], borne=[]) == replace(planned, demand=[], borne=[])
+        for name, planned in plan.classes.items()
     )
     devices = to_plan(_solution(task, plan, [hour or _empty_hour(task) for hour in back])).devices
     return same and all(
-        replace(at, quota=plan.devices[name].quota, bought=0)
+        replace(device, quota=plan.devices[name].quota, bought=0)
         == replace(plan.devices[name], bought=0)
-        for name, at in devices.items()
+        for name, device in devices.items()
         if name in plan.devices
     )
 
@@ -219,9 +221,9 @@ def _changed_task(
             kind for r in routes if r.klass == name for kind in (r.first, r.second) if kind
         }
         for kind in pool_types & {*names}:
-            where = int(task.group[hour]), names[kind][0]
-            worst[where] = min(worst.get(where, 1.0), factor)  # once for equal hours
-    lower = {where: scale.get(where, 1.0) * factor for where, factor in worst.items()}
+            key = int(task.group[hour]), names[kind][0]
+            worst[key] = min(worst.get(key, 1.0), factor)  # once for equal hours
+    lower = {key: scale.get(key, 1.0) * factor for key, factor in worst.items()}
     return replace(task, scale={**scale, **lower})
 
 
@@ -229,8 +231,10 @@ def _previous_plan(
     plan: DeploymentPlan, task: PlanningTask, causes: Sequence[ReplanCause], policy: ReplanPolicy
 ) -> PreviousPlan:
     """Return the current replicas, and the penalty of moving one."""
-    running = {h: plan_conversion.running_replicas(plan, of) for h, of in plan.by_hour().items()}
-    hours = sum(n for of in running.values() for n in of.values())
+    running = {
+        h: plan_conversion.running_replicas(plan, pools) for h, pools in plan.by_hour().items()
+    }
+    hours = sum(n for pools in running.values() for n in pools.values())
     return PreviousPlan(
         running,
         plan_conversion.bought_machines(task, plan),
@@ -241,12 +245,15 @@ def _previous_plan(
 
 
 def _start_solution(
-    task: PlanningTask, plan: DeploymentPlan, was: dict[int, Hour | None], changed_hours: set[int]
+    task: PlanningTask,
+    plan: DeploymentPlan,
+    previous: dict[int, Hour | None],
+    changed_hours: set[int],
 ) -> Solution:
     """Return a solution whose changed hours are the current ones, scaled to their demand."""
-    hours = [was[hour] or _empty_hour(task) for hour in task.hours]
+    hours = [previous[hour] or _empty_hour(task) for hour in task.hours]
     result = _solution(task, plan, [_without_spares(task, hour, i) for i, hour in enumerate(hours)])
-    previous_hours = [hour for hour in was.values() if hour is not None]
+    previous_hours = [hour for hour in previous.values() if hour is not None]
     result.hour_columns = [columns_of(task, i, previous_hours) for i in range(len(task.hours))]
     result.hours = continue_hours(
         result, [i for i, hour in enumerate(task.hours) if hour in changed_hours]

@@ -70,8 +70,8 @@ def add_move_costs(
     n, end = len(keys), program.begin["end"]
     weight = part.weight[[i for i, _ in keys]] * before.move_cost
     matrix = _matrix(program, group, n)
-    ran = np.array([before.running[hours[i]].get(key, 0) for i, key in keys], np.float64)
-    caps, most = _caps(keys, before, hours, end, n)
+    running = np.array([before.running[hours[i]].get(key, 0) for i, key in keys], np.float64)
+    caps, upper = _caps(keys, before, hours, end, n)
     known = {(i, key[:2]) for i, key in keys if before.running[hours[i]].get(key)}
     loaded = np.array([(keys[g][0], keys[g][1][:2]) not in known for g in group], np.float64)
     cost = program.cost.copy()
@@ -82,8 +82,8 @@ def add_move_costs(
         program,
         matrix=sp.vstack([sp.hstack([program.matrix, sp.csr_matrix((rows, 2 * n))]), matrix, caps],
                          format="csr"),
-        low=np.concatenate([program.low, ran, np.full(most.size, -np.inf)]),
-        high=np.concatenate([program.high, ran, most]),
+        low=np.concatenate([program.low, running, np.full(upper.size, -np.inf)]),
+        high=np.concatenate([program.high, running, upper]),
         cost=np.concatenate([cost, weight, weight]),
         lower=np.concatenate([program.lower, np.zeros(2 * n)]),
         upper=np.concatenate([program.upper, np.full(2 * n, np.inf)]),
@@ -115,8 +115,8 @@ def _groups(
         config = placements[q].configs[v]
         device = task.problem.devices[placements[q].device][0]
         pool_keys.append((int(i), (device, placements[q].model, config.batch, config.wait_ms)))
-    ran = [(i, key) for i, hour in enumerate(hours) for key in before.running[hour]]
-    keys = sorted({*pool_keys, *ran})
+    running = [(i, key) for i, hour in enumerate(hours) for key in before.running[hour]]
+    keys = sorted({*pool_keys, *running})
     place = {key: g for g, key in enumerate(keys)}
     return keys, np.array([place[key] for key in pool_keys], np.intp)
 
@@ -125,12 +125,12 @@ def _matrix(program: Program, group: Ints, n: int) -> sp.csr_matrix:
     """Return rows: replicas - started + stopped = running."""
     p, b, pools = program.pools, program.begin, np.arange(group.size)
     assert p is not None
-    every, one = np.arange(n), np.ones(group.size)
+    every, ones = np.arange(n), np.ones(group.size)
     rows = np.concatenate([group, group, every, every])
     columns = [b["u"] + pools, b["y"] + pools, b["end"] + every, b["end"] + n + every]
-    signs = [one, p.max_per_machine * one, -np.ones(n), np.ones(n)]
-    where = (rows, np.concatenate(columns))
-    return sp.csr_matrix((np.concatenate(signs), where), shape=(n, b["end"] + 2 * n))
+    signs = [ones, p.max_per_machine * ones, -np.ones(n), np.ones(n)]
+    index = (rows, np.concatenate(columns))
+    return sp.csr_matrix((np.concatenate(signs), index), shape=(n, b["end"] + 2 * n))
 
 
 def _caps(
@@ -139,8 +139,8 @@ def _caps(
     """Return rows that limit the stopped replicas of an hour, and their limits."""
     limited = [(i, g) for g, (i, key) in enumerate(keys) if key[0] not in before.devices_down]
     table = np.array(limited, np.intp).reshape(-1, 2).T
-    where = (table[0], end + n + table[1])
-    caps = sp.csr_matrix((np.ones(len(limited)), where), shape=(len(hours), end + 2 * n))
+    index = (table[0], end + n + table[1])
+    caps = sp.csr_matrix((np.ones(len(limited)), index), shape=(len(hours), end + 2 * n))
     return caps, np.array([before.most_stopped(hour) for hour in hours])
 
 
@@ -181,16 +181,16 @@ def continue_hours(solution: Solution, hours: Sequence[int]) -> list[Hour]:
     Former routes stay. Additional requests follow them, or the linear program (without whole
     replicas); the cheaper alternative over all hours is returned.
     """
-    tried = []
+    solutions = []
     for placed in (False, True):
         now = replace(solution, hours=[*solution.hours])
         for i in hours:
             now.hours[i] = _continue_hour(solution, i, placed=placed)
         now.owned = np.max([solution.owned, *(_machines_owned(now, hour) for hour in now.hours)], 0)
-        tried.append(now)
+        solutions.append(now)
     quota = np.array([device.quota for _, device in solution.task.problem.devices])
-    key = [(any((h.machines > quota).any() for h in now.hours), now.value) for now in tried]
-    return tried[key.index(min(key))].hours
+    key = [(any((h.machines > quota).any() for h in now.hours), now.value) for now in solutions]
+    return solutions[key.index(min(key))].hours
 
 
 def _continue_hour(solution: Solution, i: int, *, placed: bool) -> Hour:
@@ -219,10 +219,10 @@ def _place_rest(solution: Solution, i: int, rest: Array) -> list[Flow]:
     lp.lower[b["r"] : b["u"]] = np.clip(
         solution.owned - hour.machines, 0, lp.upper[b["r"] : b["u"]]
     )
-    taken = np.zeros(len(devices))
+    used = np.zeros(len(devices))
     for row in hour.pools:
-        taken[task.choices.placements[row.placement].device] += row.replicas
-    free = np.maximum(hour.machines - taken / slots, 0)
+        used[task.choices.placements[row.placement].device] += row.replicas
+    free = np.maximum(hour.machines - used / slots, 0)
     lp.high[lp.rows["slots"]] = np.concatenate([free * task.alive(s) for s in range(len(rest))])
     rates = solve(lp).values
     if rates is None:
@@ -323,10 +323,10 @@ def _parts(solution: Solution, hours: Sequence[int], before: PreviousPlan) -> li
 
 def _machines_bought(solution: Solution, hours: set[int], before: PreviousPlan) -> Array:
     """Return the machines that are bought, or must be for some hours ``(devices,)``."""
-    most: Array = np.max(
+    result: Array = np.max(
         [before.owned, *(_machines_owned(solution, solution.hours[i]) for i in hours)], 0
     )
-    return most
+    return result
 
 
 def _machines_owned(solution: Solution, hour: Hour) -> Array:
@@ -363,15 +363,15 @@ def _resolve(
 
 def _budget_use(solution: Solution, others: set[int]) -> dict[str, float]:
     """Return the daily budgets that hours use, without purchases."""
-    task, taken = solution.task, dict[str, float]()
+    task, used = solution.task, dict[str, float]()
     budgets: tuple[Objective, ...] = ("cost", "carbon")
     for name in budgets:
         rent, _ = machine_values(task, name)
-        taken[name] = sum(
+        used[name] = sum(
             float(rent[i] @ solution.hours[i].machines) * task.weight[i] for i in others
         )
-    taken["cost"] += sum(transfer_usd(task, i, solution.hours[i]) * task.weight[i] for i in others)
-    return taken
+    used["cost"] += sum(transfer_usd(task, i, solution.hours[i]) * task.weight[i] for i in others)
+    return used
 
 
 def is_feasible(task: PlanningTask, hour: Hour, i: int, owned: Array) -> bool:

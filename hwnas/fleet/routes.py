@@ -165,8 +165,8 @@ class _Builder:
 
     def _placement_within(self, k: int, d: int, model: str, limit_ms: float) -> int:
         """Return a model's placement with the highest limit up to ``limit_ms``; -1 if none."""
-        of = self.of.get((d, model, self.problem.process_of[k]), [])
-        fitting = [i for i in of if self.placements[i].limit_ms <= limit_ms + 1e-6]
+        candidates = self.of.get((d, model, self.problem.process_of[k]), [])
+        fitting = [i for i in candidates if self.placements[i].limit_ms <= limit_ms + 1e-6]
         return max(fitting, key=lambda i: self.placements[i].limit_ms, default=-1)
 
     def _add_singles(self, k: int, d: int) -> None:
@@ -199,10 +199,10 @@ class _Builder:
             for limit in np.unique(limits[np.isfinite(limits)]):
                 placements = [self._placement_within(k, d2, b, rest - limit) for b in c.names]
                 seconds[limits == limit] = placements
-            one, two = firsts[c.first], seconds[c.first, c.second]
-            i = np.flatnonzero(fits & (one >= 0) & (two >= 0))
+            first, second = firsts[c.first], seconds[c.first, c.second]
+            i = np.flatnonzero(fits & (first >= 0) & (second >= 0))
             zero = np.zeros(i.size)
-            rows = [zero + k, one[i], two[i], c.share[i], c.accuracy[i], zero, c.threshold[i]]
+            rows = [zero + k, first[i], second[i], c.share[i], c.accuracy[i], zero, c.threshold[i]]
             self._take(np.stack(rows), (k, d, d2), request_class.payload_kib)
 
     def _add_splits(self, k: int, d: int, d2: int) -> None:
@@ -215,13 +215,13 @@ class _Builder:
                 continue
             rest, rows = request_class.p99_ms - sum(steps), []
             for part in PARTS:
-                one = self._placement_within(k, d, split.head, part * rest)
-                tail = rest - self.placements[one].limit_ms if one >= 0 else 0.0
-                two = self._placement_within(k, d2, split.tail, tail)
-                if one >= 0 and two >= 0:
-                    rows.append((k, one, two, 1.0, accuracy, 0.0, 0.0))
-            whole = np.array(rows, np.float64).reshape(-1, 7).T
-            self._take(whole, (k, d, d2), split.activation_kib)
+                first = self._placement_within(k, d, split.head, part * rest)
+                tail = rest - self.placements[first].limit_ms if first >= 0 else 0.0
+                second = self._placement_within(k, d2, split.tail, tail)
+                if first >= 0 and second >= 0:
+                    rows.append((k, first, second, 1.0, accuracy, 0.0, 0.0))
+            columns = np.array(rows, np.float64).reshape(-1, 7).T
+            self._take(columns, (k, d, d2), split.activation_kib)
 
     def _steps(self, k: int, d: int, d2: int, passed_kib: float) -> tuple[float, float] | None:
         """Return the milliseconds to a device, and from it to another."""
@@ -232,11 +232,11 @@ class _Builder:
             return None
         return reach, way.ms(passed_kib)
 
-    def _take(self, rows: Array, at: tuple[int, int, int], passed_kib: float) -> None:
+    def _take(self, rows: Array, key: tuple[int, int, int], passed_kib: float) -> None:
         """Add options of a class over two devices with their transfer costs."""
         if not rows.size:
             return
-        k, d, d2 = at
+        k, d, d2 = key
         request_class, ways = self.problem.classes[k][1], self.problem.network_paths
         region, other = (self.problem.devices[i][1].region for i in (d, d2))
         to, on = ways[request_class.source][region], ways[region][other]
@@ -273,39 +273,40 @@ def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str
         best: Highest accuracy within ``p99_ms``; 0 if none.
     """
     request_class, models = problem.service.classes[name], problem.catalogue.models
-    where = (
+    prefix = (
         f"class '{name}': no model answers within p99_ms={request_class.p99_ms:g} with an accuracy "
     )
-    where += f"of {request_class.accuracy_min:g} (lower end) in {', '.join(request_class.regions)}"
+    prefix += f"of {request_class.accuracy_min:g} (lower end) in {', '.join(request_class.regions)}"
     idle = [*_idle_latencies(problem, request_class)]
-    able = [each for each in idle if models[each[1]].accuracy.lower >= request_class.accuracy_min]
-    fitting = [each for each in able if has_room(problem, problem.fleet.devices[each[2]], each[1])]
+    able = [row for row in idle if models[row[1]].accuracy.lower >= request_class.accuracy_min]
+    fitting = [row for row in able if has_room(problem, problem.fleet.devices[row[2]], row[1])]
     if fitting:
         needed, model, device = min(fitting)
         which = f"{model} on {device}" + ", alone and idle" * (needed < request_class.p99_ms)
         within = f"; the highest accuracy within it is {best:.4f}" if best else ""
         return (
-            f"{where}: p99_ms is too low; the fastest accurate enough is {which} with "
+            f"{prefix}: p99_ms is too low; the fastest accurate enough is {which} with "
             f"{needed:.3g} ms{within}."
         )
     if able:
         _, model, device = min(able)
-        at, each = problem.fleet.devices[device], problem.catalogue.memory_mib(model)
+        device_type, needed_mib = problem.fleet.devices[device], problem.catalogue.memory_mib(model)
         return (
-            f"{where}: memory_mib in the fleet file is too low; {model} takes {each:.4g} MiB in "
-            f"each of the {at.slots} slots of {device}, which has {at.memory_mib:g} MiB."
+            f"{prefix}: memory_mib in the fleet file is too low; {model} takes "
+            f"{needed_mib:.4g} MiB in each of the {device_type.slots} slots of {device}, which has "
+            f"{device_type.memory_mib:g} MiB."
         )
     if not idle:
-        return f"{where}: no model was timed on a device there: add latencies to profiles."
+        return f"{prefix}: no model was timed on a device there: add latencies to profiles."
     top = max((models[model] for _, model, _ in idle), key=lambda m: m.accuracy.lower)
     text = f"the most accurate there, {top.name}, has {top.accuracy.lower:.4f}"
     other = max(models.values(), key=lambda m: m.accuracy.lower)
     if other.accuracy.lower >= request_class.accuracy_min:
         text += f" ({other.name} has {other.accuracy.lower:.4f}, but was not timed there)"
     if not best:
-        return f"{where}: accuracy_min is too high, and p99_ms too low for any model; {text}."
+        return f"{prefix}: accuracy_min is too high, and p99_ms too low for any model; {text}."
     return (
-        f"{where}: accuracy_min is too high; {text}: accuracy_min={_round_down(best)} is feasible."
+        f"{prefix}: accuracy_min is too high; {text}: accuracy_min={_round_down(best)} is feasible."
     )
 
 
@@ -313,9 +314,9 @@ def _idle_latencies(
     problem: PlanningProblem, request_class: RequestClass
 ) -> Iterator[tuple[float, str, str]]:
     """Yield (round-trip milliseconds, model, device) of an idle system for a class."""
-    for device, at in problem.devices:
-        way = problem.network_paths[request_class.source].get(at.region)
-        if way is not None and at.region in request_class.regions:
+    for device, device_type in problem.devices:
+        way = problem.network_paths[request_class.source].get(device_type.region)
+        if way is not None and device_type.region in request_class.regions:
             for model in problem.catalogue.models:
                 if timed := problem.catalogue.on(problem.fleet, device, model):
                     needed = min(f.upper for f in timed.values()) + way.ms(

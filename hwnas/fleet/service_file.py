@@ -132,23 +132,23 @@ def read_service(path: Path) -> Service:
         raise ConfigError(
             f"service={path}: file not found. Correct the path, or write one, as {EXAMPLE}"
         ) from None
-    for name, each in result.classes.items():
-        _check(each, f"{path}: class '{name}'")
+    for name, request_class in result.classes.items():
+        _check(request_class, f"{path}: class '{name}'")
     return result
 
 
-def _check(request_class: RequestClass, where: str) -> None:
+def _check(request_class: RequestClass, place: str) -> None:
     demand = request_class.demand
     sources = [n for n in ("rate", "hours", "csv") if getattr(demand, n) is not None]
     if len(sources) != 1:
         raise ConfigError(
-            f"{where}: demand needs one of rate, hours and csv; it has "
+            f"{place}: demand needs one of rate, hours and csv; it has "
             f"{' and '.join(sources) or 'none'}."
         )
     low = request_class.degraded_accuracy
     if low is not None and low > request_class.accuracy_min:
         raise ConfigError(
-            f"{where}: degraded_accuracy={low:g} is above accuracy_min="
+            f"{place}: degraded_accuracy={low:g} is above accuracy_min="
             f"{request_class.accuracy_min:g}: give a lower one, or omit it."
         )
 

@@ -21,7 +21,10 @@ Array = NDArray[np.float64]
 LATE = 0.01  #: fraction of requests that may be late
 WARY = 0.8 * LATE  #: stricter limit while a plan is made: results of other seeds differ
 _WARM = 0.05  # fraction of the time that is ignored: queues start empty
-_LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, per simulated hour
+_MIN_REQUESTS, _MAX_REQUESTS = (
+    4_000,
+    300_000,
+)  # requests of the rarest class and of all, per simulated hour
 _FITTING = 20_000_000  # maximum requests of a simulation: 2 GB
 _SECONDS = (20.0, 3600.0)  # minimum and maximum simulated time
 _REQUEST_BYTES = 150  # of memory per simulated request
@@ -200,9 +203,9 @@ def _duration(rates: Sequence[tuple[float, int]], longest_s: float) -> float:
     shortest_s = min(max(_SECONDS[0], _LIMITS * longest_s), _SECONDS[1])
     if not rates:
         return shortest_s
-    duration_s = max(shortest_s, *(max(_LEAST, period) / rate for rate, period in rates))
+    duration_s = max(shortest_s, *(max(_MIN_REQUESTS, period) / rate for rate, period in rates))
     rate = sum(rate for rate, _ in rates)
-    return min(duration_s, _SECONDS[1], max(_MOST / rate, shortest_s), _FITTING / rate)
+    return min(duration_s, _SECONDS[1], max(_MAX_REQUESTS / rate, shortest_s), _FITTING / rate)
 
 
 class _Hour:
@@ -253,8 +256,8 @@ class _Hour:
         late = latency_ms > limit
         after = np.zeros(times.size, np.bool_)
         for kill in self.scene.kills:
-            at = kill.at * self.seconds
-            after |= (times >= at - limit / 1e3) & (times < at + _AFTER)
+            kill_s = kill.at * self.seconds
+            after |= (times >= kill_s - limit / 1e3) & (times < kill_s + _AFTER)
         if not warm.any():
             return ClassStatistics(0, 0.0, 0.0, 0, 0.0, 0.0)
         p50, p99 = np.quantile(latency_ms[warm], [0.5, 0.99], method="higher")
@@ -318,22 +321,22 @@ class _Hour:
         Replicas are distributed over machines in turn; the first one has the most and fails first.
         """
         failed: set[int] = set()
-        whats = [kill.what for kill in self.scene.kills]
+        names = [kill.what for kill in self.scene.kills]
         for i, kill in enumerate(self.scene.kills):
             replicas = [
                 r
-                for r in self._replicas_of_failure(kill.what, whats[:i].count(kill.what))
+                for r in self._replicas_of_failure(kill.what, names[:i].count(kill.what))
                 if r not in failed
             ]
             failed |= set() if kill.back is not None else {*replicas}
             yield kill, replicas
 
-    def _replicas_of_failure(self, what: str, nth: int) -> list[int]:
-        if what == "spot":
+    def _replicas_of_failure(self, failing: str, nth: int) -> list[int]:
+        if failing == "spot":
             spot = [n for n, device in self.plan.devices.items() if device.buy == "spot"]
             return [r for name in spot for r in self._of_device(name)]
-        n = self.of.machines.get(what, 0)
-        return self._of_device(what)[nth::n] if nth < n else []
+        n = self.of.machines.get(failing, 0)
+        return self._of_device(failing)[nth::n] if nth < n else []
 
     def _resource_use(
         self, outcomes: events.RequestOutcomes, rates: Mapping[str, float]

@@ -60,22 +60,22 @@ def _new_line(replicas: Any, wait: Any) -> Any:
 
 
 @numba.njit(cache=True)
-def _add_request(at: Any, p: Any, request: Any, room: Any) -> Any:
+def _add_request(line: Any, p: Any, request: Any, room: Any) -> Any:
     """Add a request; return True if the batcher must act."""
-    if at.loose[p] == 0:
-        at.next[p] = request
-    at.loose[p] += 1
-    return at.batches[p] < room and (at.closed[p] == 1 or at.loose[p] >= at.enough[p])
+    if line.loose[p] == 0:
+        line.next[p] = request
+    line.loose[p] += 1
+    return line.batches[p] < room and (line.closed[p] == 1 or line.loose[p] >= line.enough[p])
 
 
 @numba.njit(cache=True)
 def _n_starting(  # noqa: PLR0913, PLR0917  (arrays of the simulator)
-    at: Any, p: Any, now: Any, idle: Any, room: Any, largest: Any, wait: Any, since: Any, nxt: Any
+    line: Any, p: Any, now: Any, idle: Any, room: Any, largest: Any, wait: Any, since: Any, nxt: Any
 ) -> Any:
     """Return the number of requests that start now; 0: none; -1: set a timer.
 
     Args:
-        at: Queue.
+        line: Queue.
         p: Pool.
         now: Time.
         idle: Number of idle replicas.
@@ -86,58 +86,58 @@ def _n_starting(  # noqa: PLR0913, PLR0917  (arrays of the simulator)
         nxt: Next request of each request.
     """
     while True:
-        if idle > 0 and at.batches[p] > 0:
-            return _batch_size(at, p, now, largest, wait)
-        if at.closed[p]:
-            at.closed[p], at.grown[p], at.enough[p] = 0, 0, 0
-        loose, grown = at.loose[p], at.grown[p]
-        if loose == 0 or at.batches[p] >= room:
-            at.due[p] = np.inf
+        if idle > 0 and line.batches[p] > 0:
+            return _batch_size(line, p, now, largest, wait)
+        if line.closed[p]:
+            line.closed[p], line.grown[p], line.enough[p] = 0, 0, 0
+        loose, grown = line.loose[p], line.grown[p]
+        if loose == 0 or line.batches[p] >= room:
+            line.due[p] = np.inf
             return 0
-        n, due = loose, since[at.next[p]] + wait
+        n, due = loose, since[line.next[p]] + wait
         if grown + loose >= largest:
             n = largest - grown
-            at.closed[p] = 1
+            line.closed[p] = 1
         elif now < due:
-            at.enough[p] = largest - grown
+            line.enough[p] = largest - grown
             if grown == 0:
-                is_set = at.due[p] == due
-                at.due[p] = due
+                is_set = line.due[p] == due
+                line.due[p] = due
                 return 0 if is_set else -1
-        at.due[p] = np.inf
-        _line_up(at, p, n, since, nxt)
+        line.due[p] = np.inf
+        _line_up(line, p, n, since, nxt)
 
 
 @numba.njit(cache=True)
-def _line_up(at: Any, p: Any, n: Any, since: Any, nxt: Any) -> Any:
+def _line_up(line: Any, p: Any, n: Any, since: Any, nxt: Any) -> Any:
     """Move ``n`` loose requests into the last queued batch."""
-    if at.grown[p] == 0:
-        at.batches[p] += 1
-    last = (at.first[p] + at.batches[p] - 1) % at.size.shape[1]
-    if at.grown[p] == 0:
-        at.size[p, last], at.begun[p, last] = 0, since[at.next[p]]
-    at.size[p, last] += n
-    at.grown[p] += n
-    at.loose[p] -= n
+    if line.grown[p] == 0:
+        line.batches[p] += 1
+    last = (line.first[p] + line.batches[p] - 1) % line.size.shape[1]
+    if line.grown[p] == 0:
+        line.size[p, last], line.begun[p, last] = 0, since[line.next[p]]
+    line.size[p, last] += n
+    line.grown[p] += n
+    line.loose[p] -= n
     for _ in range(n):
-        at.next[p] = nxt[at.next[p]]
+        line.next[p] = nxt[line.next[p]]
 
 
 @numba.njit(cache=True)
-def _batch_size(at: Any, p: Any, now: Any, largest: Any, wait: Any) -> Any:
+def _batch_size(line: Any, p: Any, now: Any, largest: Any, wait: Any) -> Any:
     """Return the size of the batch that a replica takes from the queue."""
-    places, n = at.size.shape[1], 0
-    while at.batches[p] > 0:
-        first = at.first[p]
-        if n > 0 and now - at.begun[p, first] <= wait:
+    places, n = line.size.shape[1], 0
+    while line.batches[p] > 0:
+        first = line.first[p]
+        if n > 0 and now - line.begun[p, first] <= wait:
             break
-        if at.batches[p] == 1:
-            at.closed[p] = 1
-        if n + at.size[p, first] > largest:
+        if line.batches[p] == 1:
+            line.closed[p] = 1
+        if n + line.size[p, first] > largest:
             break
-        n += at.size[p, first]
-        at.first[p] = (first + 1) % places
-        at.batches[p] -= 1
+        n += line.size[p, first]
+        line.first[p] = (first + 1) % places
+        line.batches[p] -= 1
     return n
 
 
@@ -177,14 +177,14 @@ def _other_route(
     k: Any, request_class: Any, spare: Any, first: Any, second: Any, living: Any
 ) -> Any:
     """Return a live route of the class of route ``k``, drawn by ``spare``; -1: none."""
-    seen, found = 0.0, -1
+    seen, result = 0.0, -1
     for r in range(request_class.size):
         able = living[first[r]] > 0 and (second[r] < 0 or living[second[r]] > 0)
         if request_class[r] == request_class[k] and able:
             seen += spare[r]
             if np.random.random() * seen < spare[r]:
-                found = r
-    return found
+                result = r
+    return result
 
 
 @numba.njit(cache=True)
@@ -231,7 +231,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
         if source < 0:
             break
         events += 1
-        p, q, looked = -1, -1, True
+        p, q, is_due = -1, -1, True
         if source == 0:
             q = order[next_in]
             next_in += 1
@@ -243,7 +243,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
                 q = value
             elif kind == _TIMER:
                 p = value
-                looked = now == line.due[p]
+                is_due = now == line.due[p]
             else:
                 r = value & mask
                 if value >> REPLICA_BITS != epoch[r]:
@@ -322,8 +322,8 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
             tail[p] = q
             queued[p] += 1
             if wait[p] > 0:
-                looked = _add_request(line, p, q, _IN_LINE * living[p])
-        while looked and queued[p] > 0:
+                is_due = _add_request(line, p, q, _IN_LINE * living[p])
+        while is_due and queued[p] > 0:
             if wait[p] > 0:
                 room_in_line = _IN_LINE * living[p]
                 n = _n_starting(
@@ -346,9 +346,9 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
                 tail[p] = -1
             queued[p] -= n
             mean = service[p, n - 1] + (waking[p] if until[r] < now else 0.0)
-            took = mean * noise[int(np.random.random() * noise.size)] * slow[r]
-            busy[r] += took
-            until[r] = now + took
+            duration = mean * noise[int(np.random.random() * noise.size)] * slow[r]
+            busy[r] += duration
+            until[r] = now + duration
             code = (((epoch[r] << REPLICA_BITS) | r) << 2) | _DONE
-            size = _push(times, codes, size, now + took, code)
+            size = _push(times, codes, size, now + duration, code)
     return latency, busy, retried, events

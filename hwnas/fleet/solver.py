@@ -28,8 +28,8 @@ from hwnas.fleet.task import UNSERVED, Array, Objective, PlanningTask, machine_v
 MOST_COLUMNS, MOST_POOLS = 6_000, 700
 #: Placements kept per hour: minimum, maximum, and total over distinct hours.
 _STATIONS = (30, 90, 720)
-_EACH = 4  # placements of each device kept per hour regardless of the relaxed program
-_KEPT = 1_000  # options kept per class, hour and scenario
+_N_PLACEMENTS = 4  # placements of each device kept per hour regardless of the relaxed program
+_MAX_OPTIONS = 1_000  # options kept per class, hour and scenario
 _HOUR_GAP, _HOUR_S = 0.01, (1.0, 8.0)
 _MIN_S = 5.0  # minimum time limit of a step
 _EXACT = 1e-7
@@ -198,7 +198,7 @@ def _by_hours(task: PlanningTask, limit_s: float, progress: Progress) -> Solutio
     owned, hours = _solve_peaks(task, columns, firsts, limit_s / 3, progress)
     seconds["hours"] = time.perf_counter() - began - seconds["columns"]
     result = Solution(task, hours, owned, guide.bound, guide.bound, seconds, hour_columns=columns)
-    result.n_columns = sum(len(each) for each in columns)
+    result.n_columns = sum(len(hour_columns) for hour_columns in columns)
     rest_s = max(_MIN_S, limit_s - (time.perf_counter() - began))
     _polish(result, columns, rest_s, progress)
     seconds["polish"] = time.perf_counter() - began - sum(seconds.values())
@@ -221,15 +221,15 @@ def select_options(task: PlanningTask, guide: ColumnGenerationResult, i: int) ->
     used = guide.columns.option[(guide.columns.hour == i) & (guide.rates > 1e-6)]
     for side in (o.first[used], o.second[used]):
         score[side[side >= 0]] = -np.inf
-    least, most, of_all = _STATIONS
-    n = max(min(most, of_all // len(task.hours)), least, int(np.isneginf(score).sum()))
+    lower, upper, of_all = _STATIONS
+    n = max(min(upper, of_all // len(task.hours)), lower, int(np.isneginf(score).sum()))
     chosen = np.zeros(score.size, np.bool_)
     order = np.argsort(score)
     chosen[order[:n]] = True
     kinds = np.array([s.device * len(task.problem.arrivals) + s.process
                       for s in task.choices.placements])  # fmt: skip
     for kind in np.unique(kinds):  # quotas may bind only with whole replicas
-        chosen[order[kinds[order] == kind][:_EACH]] = True
+        chosen[order[kinds[order] == kind][:_N_PLACEMENTS]] = True
     chosen &= score < np.inf
     able = chosen[o.first] & ((o.second < 0) | chosen[np.maximum(o.second, 0)])
     rows = []
@@ -237,7 +237,9 @@ def select_options(task: PlanningTask, guide: ColumnGenerationResult, i: int) ->
         for k in range(len(task.problem.classes)):
             fits = able & (o.request_class == k) & np.isfinite(guide.reduced[s, i])
             options = np.flatnonzero(fits)
-            options = options[np.argsort(guide.reduced[s, i, options], kind="stable")[:_KEPT]]
+            options = options[
+                np.argsort(guide.reduced[s, i, options], kind="stable")[:_MAX_OPTIONS]
+            ]
             rows.append(np.stack([np.full_like(options, s), np.zeros_like(options), options], 1))
     return OptionColumns.of(np.concatenate(rows))
 
@@ -283,20 +285,20 @@ def _solve_peaks(
 
 
 def _solve_hour(
-    task: PlanningTask, kept: OptionColumns, i: int, owned: Array, begin: tuple[float, Hour]
+    task: PlanningTask, options: OptionColumns, i: int, owned: Array, begin: tuple[float, Hour]
 ) -> tuple[Hour, Array]:
     """Return an hour solved with given purchases; with more if these are not enough.
 
     Args:
         task: Task.
-        kept: Options of the hour.
+        options: Options of the hour.
         i: Index of the hour.
         owned: Machines bought.
         begin: Time limit in seconds, and an initial hour.
     """
     limit_s, first = min(max(begin[0], _HOUR_S[0]), _HOUR_S[1]), begin[1]
     for part in (HourBlock((i,), task.weight[[i]], owned), HourBlock((i,), task.weight[[i]])):
-        program = assemble(task, kept, part)
+        program = assemble(task, options, part)
         fits = part.owned is None or (first.machines <= owned + _rented_machines(task)).all()
         start = start_values(program, [first], first.machines) if fits else None
         result = solve_all(program, limit_s, _HOUR_GAP, start)
@@ -362,8 +364,8 @@ def start_values(program: Program, hours: Sequence[Hour], owned: Array) -> Array
     b, c, p = program.begin, program.columns, program.pools
     assert p is not None
     v = np.zeros(b["end"])
-    at = {key: j for j, key in enumerate(zip(c.hour, c.scenario, c.option, strict=True))}
-    of = {
+    option_index = {key: j for j, key in enumerate(zip(c.hour, c.scenario, c.option, strict=True))}
+    pool_index = {
         key: j
         for j, key in enumerate(zip(p.hour, p.placement, p.config, p.max_per_machine, strict=True))
     }
@@ -373,9 +375,9 @@ def start_values(program: Program, hours: Sequence[Hour], owned: Array) -> Array
     try:
         for i, hour in enumerate(hours):
             for s, o, x in hour.flows:
-                v[at[i, s, o]] = x
+                v[option_index[i, s, o]] = x
             for row in hour.pools:
-                j = of[i, row.placement, row.config, row.max_per_machine]
+                j = pool_index[i, row.placement, row.config, row.max_per_machine]
                 v[b["u"] + j], v[b["y"] + j] = row.replicas - row.max_per_machine, 1
             unserved[:, i], machines[i] = hour.unserved, hour.machines
     except KeyError:

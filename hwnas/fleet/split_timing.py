@@ -58,12 +58,14 @@ def timed_parts(
     """
     outputs = results[0].outputs
     yield TimedPart(whole.id, "", whole.network, whole.model, images, images, outputs)
-    for each, of in zip(splits, results, strict=True):
+    for split, result in zip(splits, results, strict=True):
         for side in SIDES:
-            read, real = (images, images) if side == "head" else (of.sent, of.real)
-            expected = of.real if side == "head" else of.outputs
-            name, place = each.part_id(side, whole), f"{each.name}/{side}"
-            yield TimedPart(name, place, each.parts[side], each.files[side], read, real, expected)
+            inputs, real = (images, images) if side == "head" else (result.sent, result.real)
+            expected = result.real if side == "head" else result.outputs
+            name, place = split.part_id(side, whole), f"{split.name}/{side}"
+            yield TimedPart(
+                name, place, split.parts[side], split.files[side], inputs, real, expected
+            )
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,14 @@ def time_parts(
         DeviceError: the device does not respond in time.
     """
     for batch in batch_sizes(config, target):
-        at = replace(target, batch=batch)
-        with _timing_device(config, at) as bench:
+        batch_target = replace(target, batch=batch)
+        with _timing_device(config, batch_target) as bench:
             for part in parts:
                 try:
-                    yield _time_part(part, at, bench)
+                    yield _time_part(part, batch_target, bench)
                 except CompileError as error:
-                    where = f"{part.id} on target '{at.name}', {batch} images at once"
-                    raise CompileError(f"{where}: {error}") from error
+                    place = f"{part.id} on target '{batch_target.name}', {batch} images at once"
+                    raise CompileError(f"{place}: {error}") from error
                 advance(1)
 
 
@@ -115,9 +117,9 @@ def check_runs_parts(target: Target) -> None:
     if target.artefact in _ONNX or backends.get(target.runtime).exits:
         return
     able = [
-        each.name
-        for each in backends.known()
-        if each.measured and (each.exits or {*each.dtypes.values()} & {*_ONNX})
+        backend.name
+        for backend in backends.known()
+        if backend.measured and (backend.exits or {*backend.dtypes.values()} & {*_ONNX})
     ]
     raise ConfigError(
         f"Target '{target.name}': target.runtime={target.runtime} cannot run parts of networks: "
@@ -143,12 +145,12 @@ def _time_part(part: TimedPart, target: Target, bench: TimingDevice | None) -> P
     """Return the cost of a part, as ONNX or as compiled by the target."""
     artefacts, is_onnx = base.backend_of(target).artefacts(bench), target.artefact in _ONNX
     compiled = {".onnx": part.model} if is_onnx else artefacts.build(part.network)
-    read = part.read if is_onnx else part.real
+    inputs = part.read if is_onnx else part.real
     with tempfile.TemporaryDirectory() as folder:
         files = {suffix: Path(folder) / f"part{suffix}" for suffix in compiled}
         for suffix, path in files.items():
             path.write_bytes(compiled[suffix])
-        outputs, cost = artefacts.evaluate(files, part.network.graph, [read])
+        outputs, cost = artefacts.evaluate(files, part.network.graph, [inputs])
     if not is_onnx:
         allowed = INT8_ERROR if target.dtype == "int8" else FP32_ERROR
         check_close(f"{part.id} on target '{target.name}'", outputs, part.wanted, allowed)

@@ -39,8 +39,8 @@ def tables(
 
 def _by_hour(statistics: Sequence[HourStatistics]) -> dict[int, list[HourStatistics]]:
     result: dict[int, list[HourStatistics]] = {}
-    for each in statistics:
-        result.setdefault(each.hour, []).append(each)
+    for run in statistics:
+        result.setdefault(run.hour, []).append(run)
     return dict(sorted(result.items()))
 
 
@@ -88,7 +88,7 @@ def _pools(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterab
     """Yield a row per pool and distinct hour."""
     runs = _by_hour(statistics)
     for hour_plan in plan.hours:
-        ran = [run for hour in hour_plan.hours for run in runs.get(hour, ())]
+        hour_runs = [run for hour in hour_plan.hours for run in runs.get(hour, ())]
         for pool in hour_plan.pools:
             kind = plan.kinds[pool.kind]
             used = sum(
@@ -96,7 +96,11 @@ def _pools(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterab
                 for r in hour_plan.routes if pool.kind in (r.first, r.second)
             )  # fmt: skip
             spare = pool.replicas - pool.spread - used / pool.goodput
-            busy = mean_with_interval([run.busy[pool.kind] for run in ran]) if ran else None
+            busy = (
+                mean_with_interval([run.busy[pool.kind] for run in hour_runs])
+                if hour_runs
+                else None
+            )
             yield {
                 "hours": format_hours(hour_plan.hours), "device": kind.device, "model": kind.model,
                 "batch": kind.batch, "wait_ms": kind.wait_ms, "limit_ms": kind.limit_ms,
@@ -135,7 +139,10 @@ def _costs(plan: DeploymentPlan) -> Iterable[Row]:
         yield {"part": name, "buy": device.buy, "machine_hours_paid": paid,
                "machine_hours_used": hours, "usd": usd}  # fmt: skip
     sent = sum(
-        r.usd * 3600 * plan.sent(r, h) for of in plan.hours for r in of.routes for h in of.hours
+        r.usd * 3600 * plan.sent(r, h)
+        for hour_plan in plan.hours
+        for r in hour_plan.routes
+        for h in hour_plan.hours
     )
     yield {"part": "sending", "buy": "", "machine_hours_paid": 0, "machine_hours_used": 0,
            "usd": sent}  # fmt: skip
@@ -145,12 +152,12 @@ def _failures(
     plan: DeploymentPlan, killed: Mapping[str, Sequence[HourStatistics]]
 ) -> Iterable[Row]:
     """Yield the effect of each failure on each class."""
-    for what, runs in killed.items():
+    for device, runs in killed.items():
         for name in plan.classes:
             stats = [run.classes[name] for run in runs if name in run.classes]
             if stats:
                 yield {
-                    "failed": what, "class": name, "hours": len(runs),
+                    "failed": device, "class": name, "hours": len(runs),
                     "late_next_minute": max(c.late_after for c in stats),
                     "lost": sum(c.lost for c in stats), "retried": sum(run.retried for run in runs),
                 }  # fmt: skip
@@ -199,13 +206,13 @@ def describe_plan(outcome: PlanningOutcome) -> list[str]:
                 f"If {row['failed']} fails, {row['late_next_minute']:.1%} of class {row['class']} "
                 f"are late in the next minute, {row['lost']} are lost: more than allowed."
             )
-    tried = [what for what, simulated in outcome.failures.items() if simulated]
-    if tried and not any(s.startswith("If ") for s in messages):
+    failures = [device for device, simulated in outcome.failures.items() if simulated]
+    if failures and not any(s.startswith("If ") for s in messages):
         messages.append(
-            f"If any of {', '.join(tried)} fails at the peak demand, no class has more than "
+            f"If any of {', '.join(failures)} fails at the peak demand, no class has more than "
             f"{LATE:.0%} late in the next minute, and nothing is lost."
         )
-    if idle := [what for what in outcome.failures if what not in tried]:
+    if idle := [device for device in outcome.failures if device not in failures]:
         messages.append(
             f"No failure of {', '.join(idle)} was simulated: at the peak demand no pool with spare "
             "replicas runs on it."
@@ -227,8 +234,8 @@ def describe_statistics(plan: DeploymentPlan, statistics: Sequence[HourStatistic
     late, name, hour = worst
     lost = sum(c.lost for run in statistics for c in run.classes.values())
     n = len({run.seed for run in statistics})
-    what = "each hour with its spike" if statistics[0].spike else "each hour"
-    text = f"In {n} simulation{'s' * (n > 1)} of {what} no class has more than {late:.2%} late"
+    scope = "each hour with its spike" if statistics[0].spike else "each hour"
+    text = f"In {n} simulation{'s' * (n > 1)} of {scope} no class has more than {late:.2%} late"
     text += f" (class {name}, hour {hour}; allowed {LATE:.0%})"
     return [f"{text}; {lost} requests are lost."]
 
@@ -242,23 +249,25 @@ def describe_failures(statistics: Sequence[HourStatistics], whats: Sequence[str]
     late = [(c.late_after, name, run.hour) for run in hit for name, c in run.classes.items()]
     messages = []
     if late:
-        most, name, hour = max(late)
+        highest, name, hour = max(late)
         counts = [sum(run.failed) for run in hit]
         replicas = " to ".join(map(str, sorted({min(counts), max(counts)})))
         messages.append(
             f"{' and '.join(whats)} failed ({replicas} replicas): in the minute after it no class "
-            f"has more than {most:.2%} late (class {name}, hour {hour}; allowed {LATE:.0%})."
+            f"has more than {highest:.2%} late (class {name}, hour {hour}; allowed {LATE:.0%})."
         )
     return [*messages, *_without_failures(statistics, whats)]
 
 
-def _without_failures(statistics: Sequence[HourStatistics], whats: Sequence[str]) -> Iterable[str]:
-    for i, what in enumerate(whats):
+def _without_failures(
+    statistics: Sequence[HourStatistics], devices: Sequence[str]
+) -> Iterable[str]:
+    for i, device in enumerate(devices):
         hours = sorted({run.hour for run in statistics if not run.failed[i]})
         if hours:
             when = f"hour{'s' * (len(hours) > 1)} {format_hours(hours)}"
-            other = " other" * (what in whats[:i])
-            yield f"kill={what} had no effect in {when}: no replica runs on{other} {what}."
+            other = " other" * (device in devices[:i])
+            yield f"kill={device} had no effect in {when}: no replica runs on{other} {device}."
 
 
 def _limits(plan: DeploymentPlan) -> list[Row]:
@@ -274,8 +283,8 @@ def _limits(plan: DeploymentPlan) -> list[Row]:
             }  # fmt: skip
             key = row["device"], row["model"]
             known = nearest.get(key, result)
-            nearest[key] = min(known, result, key=lambda each: float(each["demand_may_grow"]))
-    return sorted(nearest.values(), key=lambda each: float(each["demand_may_grow"]))
+            nearest[key] = min(known, result, key=lambda margin: float(margin["demand_may_grow"]))
+    return sorted(nearest.values(), key=lambda margin: float(margin["demand_may_grow"]))
 
 
 def describe_bottleneck(plan: DeploymentPlan) -> list[str]:

@@ -16,7 +16,7 @@ TIE = 1e-6  #: weight of prices under other objectives, to break ties
 _DEAR = 100.0  # penalty of unserved demand, in costs of serving it
 _MIN_RATE = 1e-9
 UNSERVED = 1e-6  # unserved fraction that counts as 0
-_SOME = 4  # a limit of replicas per machine, between 1 and its slots
+_REPLICA_LIMIT = 4  # a limit of replicas per machine, between 1 and its slots
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PlanningTask:
         name, device = self.problem.devices[d]
         if not self.has_redundancy or (self.hours[i], name) in self.without_redundancy:
             return [0]
-        return sorted({s for s in (1, _SOME) if s < device.slots} | {device.slots})
+        return sorted({s for s in (1, _REPLICA_LIMIT) if s < device.slots} | {device.slots})
 
     def alive(self, s: int) -> NDArray[np.bool_]:
         """Return True for each device that is up in scenario ``s`` ``(devices,)``.
@@ -91,8 +91,8 @@ class PlanningTask:
         """
         load, o = self.problem.load, self.choices.options
         rates, borne = (table[:, self.hours[i]] for table in (load.rates, load.provisioned_rates))
-        comes = np.divide(rates, borne, out=np.ones_like(borne), where=borne > 0)
-        result: Array = o.usd * 3600 * comes[o.request_class]
+        share = np.divide(rates, borne, out=np.ones_like(borne), where=borne > 0)
+        result: Array = o.usd * 3600 * share[o.request_class]
         return result
 
     def goodput(self, hour: int, placement: int, config: int) -> float:

@@ -84,13 +84,16 @@ def aggregate_samples(
     result: dict[str, dict[str, dict[int, list[float]]]] = {"rate": {}, "p99_ms": {}, "late": {}}
     for sample in ordered:
         hour = int((sample.at - begin_s) // HOUR) % n_hours
-        for name, of in result.items():
+        for name, by_class in result.items():
             value = getattr(sample, name)
             if sample.request_class and value is not None:
-                of.setdefault(sample.request_class, {}).setdefault(hour, []).append(value)
+                by_class.setdefault(sample.request_class, {}).setdefault(hour, []).append(value)
     means = {
-        name: {k: {h: float(np.mean(v)) for h, v in sorted(at.items())} for k, at in of.items()}
-        for name, of in result.items()
+        name: {
+            k: {h: float(np.mean(v)) for h, v in sorted(by_hour.items())}
+            for k, by_hour in by_class.items()
+        }
+        for name, by_class in result.items()
     }
     down = {s.device: s.down for s in ordered if s.device}
     return Telemetry(means["rate"], means["p99_ms"], means["late"], down)
@@ -125,14 +128,14 @@ def _telemetry_sample(
     try:
         row: _Row = schema.parse_row(_Row, {k: v for k, v in raw.items() if v != ""}, f"row {i}")
         if "hour" not in row:
-            at = parse_date(raw.get("time", ""), f"{path}, row {i}")
+            time_s = parse_date(raw.get("time", ""), f"{path}, row {i}")
         else:
-            at = row["hour"] * HOUR
+            time_s = row["hour"] * HOUR
             NumberBounds(0, plan.n_hours - _MOMENT).check(row["hour"], f"row {i}: hour")
     except SchemaError as problem:
         raise ConfigError(f"{path} cannot be read: {problem}. Correct the row.") from None
     result = TelemetrySample(
-        at, row.get("class", ""), row.get("requests_per_s"), row.get("p99_ms"), row.get("late"),
+        time_s, row.get("class", ""), row.get("requests_per_s"), row.get("p99_ms"), row.get("late"),
         row.get("device", ""), row.get("machines_down"),
     )  # fmt: skip
     check_sample(result, plan, f"{path}, row {i}")
@@ -245,11 +248,13 @@ def query_samples(
                     f"(labels: {', '.join(sorted(series['metric'])) or 'none'}): write the query "
                     f"as sum by ({label}) (...)."
                 )
-            of, values = series["metric"][label], series["values"]
+            label_value, values = series["metric"][label], series["values"]
             if name == "down" and not _is_now(values, over):
                 continue  # a count disappears when no machine is down any more
             result += [
-                s for t, text in values if (s := _prometheus_sample(name, of, t, text)) is not None
+                s
+                for t, text in values
+                if (s := _prometheus_sample(name, label_value, t, text)) is not None
             ]
     for sample in result:
         check_sample(sample, plan, f"telemetry={redact(url)}")
@@ -267,19 +272,21 @@ def _is_now(values: Sequence[tuple[float, str]], over: TimeRange) -> bool:
     return bool(values) and values[-1][0] >= over.end_s - 2 * over.step_s
 
 
-def _prometheus_sample(name: str, label_value: str, at: float, text: str) -> TelemetrySample | None:
+def _prometheus_sample(
+    name: str, label_value: str, time_s: float, text: str
+) -> TelemetrySample | None:
     """Return a value as a sample; ``None`` if it is not a number, as rates of nothing."""
     value = float(text) if text.lstrip("+-")[:1].isdigit() else math.nan
     if not math.isfinite(value) or value < 0:
         return None
     if name == "down":
-        return TelemetrySample(at, device=label_value, down=round(value))
+        return TelemetrySample(time_s, device=label_value, down=round(value))
     if name == "p99_ms" and value == 0:
         return None
     return {
-        "rate": TelemetrySample(at, label_value, rate=value),
-        "late": TelemetrySample(at, label_value, late=min(value, 1.0)),
-        "p99_ms": TelemetrySample(at, label_value, p99_ms=value),
+        "rate": TelemetrySample(time_s, label_value, rate=value),
+        "late": TelemetrySample(time_s, label_value, late=min(value, 1.0)),
+        "p99_ms": TelemetrySample(time_s, label_value, p99_ms=value),
     }[name]
 
 
@@ -287,23 +294,23 @@ def _query(url: str, query: str, over: TimeRange, timeout_s: float) -> list[_Ser
     request_class = {"query": query, "start": f"{over.start_s:.3f}", "end": f"{over.end_s:.3f}",
              "step": f"{over.step_s:g}"}  # fmt: skip
     address = f"{url.rstrip('/')}/api/v1/query_range?{urllib.parse.urlencode(request_class)}"
-    where = f"telemetry={redact(url)}"
-    answer = parse_json_as(_ANSWER, _fetch(address, where, timeout_s), RunError, where)
+    source = f"telemetry={redact(url)}"
+    answer = parse_json_as(_ANSWER, _fetch(address, source, timeout_s), RunError, source)
     if answer["status"] == "error" or "data" not in answer:
         raise RunError(
-            f"{where}: Prometheus refuses the query {query!r}: "
+            f"{source}: Prometheus refuses the query {query!r}: "
             f"{answer.get('error', 'no reason given')}. Correct it (options query.*)."
         )
     result: list[_Series] = answer["data"]["result"]
     return result
 
 
-def _request(address: str, where: str) -> urllib.request.Request:
+def _request(address: str, source: str) -> urllib.request.Request:
     """Return a request with the URL's user and password in its header only."""
     try:
         parts = urllib.parse.urlsplit(address)
     except ValueError:  # its message contains the password
-        raise RunError(f"{where} is not a URL: give one as http://HOST:9090.") from None
+        raise RunError(f"{source} is not a URL: give one as http://HOST:9090.") from None
     user, _, host = parts.netloc.rpartition("@")
     request = urllib.request.Request(parts._replace(netloc=host).geturl())
     if user:
@@ -312,7 +319,7 @@ def _request(address: str, where: str) -> urllib.request.Request:
     return request
 
 
-def _fetch(address: str, where: str, timeout_s: float) -> str:
+def _fetch(address: str, source: str, timeout_s: float) -> str:
     """Return the text of a response that is complete within ``timeout_s``.
 
     Timeouts of sockets hold per read: a slow server would never reach them.
@@ -324,7 +331,7 @@ def _fetch(address: str, where: str, timeout_s: float) -> str:
 
     def work() -> None:
         try:
-            results.put(_read_response(address, where, timeout_s))
+            results.put(_read_response(address, source, timeout_s))
         except RunError as error:
             results.put(error)
 
@@ -333,7 +340,7 @@ def _fetch(address: str, where: str, timeout_s: float) -> str:
         result = results.get(timeout=timeout_s)
     except queue.Empty:
         raise RunError(
-            f"{where}: no complete response within {timeout_s:g} s: increase query.timeout_s, or "
+            f"{source}: no complete response within {timeout_s:g} s: increase query.timeout_s, or "
             "ask for fewer hours."
         ) from None
     if isinstance(result, RunError):
@@ -341,32 +348,32 @@ def _fetch(address: str, where: str, timeout_s: float) -> str:
     return result
 
 
-def _read_response(address: str, where: str, timeout_s: float) -> str:
+def _read_response(address: str, source: str, timeout_s: float) -> str:
     """Return the text of a response; error responses of Prometheus are text, too."""
-    request = _request(address, where)
+    request = _request(address, source)
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # is_url: http, https
-            return _read_text(answer, where)
+            return _read_text(answer, source)
     except urllib.error.HTTPError as refused:
         with refused:
-            text = _read_text(refused, where)
+            text = _read_text(refused, source)
         if refused.code not in _UNAUTHORISED and text.lstrip().startswith("{"):
             return text
         raise RunError(
-            f"{where} responds {refused.code} {refused.reason}: {_advice_on_status(refused.code)}."
+            f"{source} responds {refused.code} {refused.reason}: {_advice_on_status(refused.code)}."
         ) from None
     except urllib.error.URLError as problem:
         reason = problem.reason
         text = short_reason(reason) if isinstance(reason, Exception) else str(reason)
         raise RunError(
-            f"{where} cannot be reached: {text or 'no answer'}. Check the URL, and that the server "
-            "is running."
+            f"{source} cannot be reached: {text or 'no answer'}. Check the URL, and that the "
+            "server is running."
         ) from None
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as problem:
         text = f"no answer within {timeout_s:g} s" if isinstance(problem, TimeoutError) else (
             short_reason(problem))  # fmt: skip
         raise RunError(
-            f"{where} cannot be reached: {text}. Check the URL, and that the server is running."
+            f"{source} cannot be reached: {text}. Check the URL, and that the server is running."
         ) from None
 
 
@@ -378,10 +385,10 @@ def _advice_on_status(code: int) -> str:
     return "give the URL of a Prometheus server, as http://HOST:9090"
 
 
-def _read_text(answer: Any, where: str) -> str:
+def _read_text(answer: Any, source: str) -> str:
     result: bytes = answer.read(_MAX_BYTES + 1)
     if len(result) > _MAX_BYTES:
         raise RunError(
-            f"{where}: the response is larger than {_MAX_BYTES >> 20} MiB: increase query.step_s."
+            f"{source}: the response is larger than {_MAX_BYTES >> 20} MiB: increase query.step_s."
         )
     return result.decode("utf-8", "replace")

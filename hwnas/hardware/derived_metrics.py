@@ -70,7 +70,9 @@ def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
         ConfigError: a fact is unknown, the ratio of p99 to median latency is below 1, or a fact
             that a requested metric needs is missing.
     """
-    known_facts = {fact: words for name in all_metrics() for fact, words in _facts(name).items()}
+    known_facts = {
+        fact: description for name in all_metrics() for fact, description in _facts(name).items()
+    }
     for fact in target.facts:
         if fact not in known_facts:
             raise ConfigError(f"Target '{target.name}': {unknown_name('fact', fact, known_facts)}")

@@ -108,7 +108,7 @@ def inherited_models(target: Target) -> str:
     """
     if shipped_options("target", target.name):
         return ""
-    most, source, n_most = list[str](), "", 0
+    models, source, n_most = list[str](), "", 0
     for path in sorted(Path(package.ROOT, "conf", "target").glob("*.yaml")):
         shipped = from_facts(shipped_options("target", path.stem))
         same = [
@@ -117,9 +117,9 @@ def inherited_models(target: Target) -> str:
             if (model := getattr(target, name)) is not None and model == getattr(shipped, name)
         ]
         n_equal = sum(getattr(target, f.name) == getattr(shipped, f.name) for f in fields(target))
-        if (len(same), n_equal) > (len(most), n_most):
-            most, source, n_most = same, path.stem, n_equal
-    return f"{' and '.join(most)} of {source}" if most else ""
+        if (len(same), n_equal) > (len(models), n_most):
+            models, source, n_most = same, path.stem, n_equal
+    return f"{' and '.join(models)} of {source}" if models else ""
 
 
 def _facts(target: Target, section: str) -> dict[str, Any]:

@@ -237,12 +237,12 @@ class Target:
     thread_counts: list[int] = field(default_factory=list, metadata=limits("[1, 1024]"))
 
     def __post_init__(self) -> None:
-        where = f"Target '{self.name}'"
+        subject = f"Target '{self.name}'"
         check_name(self.name, "target.name")
         check_bounds(self, "target.")
         if self.runtime in _RENAMED:
             raise ConfigError(
-                f"{where}: target.runtime={self.runtime} is now target.runtime="
+                f"{subject}: target.runtime={self.runtime} is now target.runtime="
                 f"{_RENAMED[self.runtime]}; its section target.{self.runtime} is now "
                 f"target.{_RENAMED[self.runtime]}."
             )
@@ -252,15 +252,15 @@ class Target:
             ("meter", self.meter, METERS),
         ):
             if value not in allowed:
-                raise ConfigError(f"{where}: {unknown_name(name, value, allowed)}")
+                raise ConfigError(f"{subject}: {unknown_name(name, value, allowed)}")
         self._check_running()
         backend = backends.get(self.runtime)
         if self.dtype not in backend.dtypes:
-            raise ConfigError(f"{where}: {unknown_name('dtype', self.dtype, backend.dtypes)}")
+            raise ConfigError(f"{subject}: {unknown_name('dtype', self.dtype, backend.dtypes)}")
         if missing := [name for name in backend.required if getattr(self, name) is None]:
             needed = ", ".join(f"target.{name}" for name in missing)
             raise ConfigError(
-                f"{where}: target.runtime={self.runtime} needs {needed}. Add it to the target's "
+                f"{subject}: target.runtime={self.runtime} needs {needed}. Add it to the target's "
                 "file, or choose another target.runtime."
             )
 
@@ -272,10 +272,10 @@ class Target:
                     f"target.{name}={numbers}: values must be different. Remove the repeated ones."
                 )
         if len(self.thread_counts) == 1:  # its table would be that of ``threads``
-            (one,) = self.thread_counts
+            (n_threads,) = self.thread_counts
             raise ConfigError(
                 f"target.thread_counts={self.thread_counts} has one value: set "
-                f"target.threads={one} instead."
+                f"target.threads={n_threads} instead."
             )
         if self.batch > 1 and not backends.get(self.runtime).batched:
             raise ConfigError(

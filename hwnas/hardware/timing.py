@@ -114,10 +114,10 @@ def interleaved(first: Timer, second: Timer, config: TimingConfig) -> Interleave
     while len(turns) < maximum and sum(map(sum, turns)) < _COMPARED_S:
         turns.append(turn())
     quiet = _quietest(turns)
-    one, other = ([t[i] / numbers[i] * 1e3 for t in quiet] for i in (0, 1))
-    ratio = summarise([a / b for a, b in zip(one, other, strict=True)])
+    first_ms, second_ms = ([t[i] / numbers[i] * 1e3 for t in quiet] for i in (0, 1))
+    ratio = summarise([a / b for a, b in zip(first_ms, second_ms, strict=True)])
     figure = Quantity(ratio.median_ms, "measured", ratio.low_ms, ratio.high_ms)
-    return InterleavedTimings(summarise(one), summarise(other), figure)
+    return InterleavedTimings(summarise(first_ms), summarise(second_ms), figure)
 
 
 def _undisturbed_runs(timer: Timer, repeat_ms: float) -> int:
@@ -173,7 +173,8 @@ def median_and_p99(
     runs = sorted(timer(1) * 1e3 for _ in range(n))
     middle, half = 0.99 * n, NORMAL_95 * math.sqrt(n * 0.99 * 0.01)
     low, rank, high = (
-        runs[min(n, max(1, math.ceil(at))) - 1] for at in (middle - half, middle, middle + half)
+        runs[min(n, max(1, math.ceil(position))) - 1]
+        for position in (middle - half, middle, middle + half)
     )
     return summarise(runs), Quantity(rank, "measured", low, high)
 

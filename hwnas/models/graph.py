@@ -304,8 +304,8 @@ def iter_splits(network: Graph) -> Iterator[GraphSplit]:
 def boundary_tensors(before: Sequence[Node], behind: Sequence[Node]) -> list[str]:
     """Return the names of those tensors of ``before`` (or ``INPUT``) that ``behind`` reads."""
     known = {INPUT, *(node.name for node in before)}
-    read = (source for node in behind for source in node.inputs)
-    return list(dict.fromkeys(source for source in read if source in known))
+    inputs = (source for node in behind for source in node.inputs)
+    return list(dict.fromkeys(source for source in inputs if source in known))
 
 
 def _read_boundary(node: Node, boundary: str) -> Node:

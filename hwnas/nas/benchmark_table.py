@@ -160,8 +160,9 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
         if first.setdefault(key, i) != i:
             raise TableError(
                 f"{path}: rows {first[key]} and {i} (from 0) have the same genotype, "
-                f"{_words(config.genotype, key)}; repeated rows: {len(keys) - len({*keys})}. Keep "
-                "one row of each genotype, for example with the mean."
+                f"{_choices_text(config.genotype, key)}; repeated rows: "
+                f"{len(keys) - len({*keys})}. Keep one row of each genotype, for example "
+                "with the mean."
             )
     choices = {
         n: _sorted_options(column) for n, column in zip(config.genotype, columns, strict=True)
@@ -242,8 +243,8 @@ def _example(
 ) -> str:
     """Return the first missing combination as text."""
     key = next(key for key in itertools.product(*choices.values()) if key not in known)
-    return f", for example {_words(list(choices), key)}"
+    return f", for example {_choices_text(list(choices), key)}"
 
 
-def _words(names: Sequence[str], key: tuple[Option, ...]) -> str:
+def _choices_text(names: Sequence[str], key: tuple[Option, ...]) -> str:
     return " ".join(f"{name}={option}" for name, option in zip(names, key, strict=True))

@@ -188,8 +188,8 @@ def _is_type(kind: pa.DataType, allowed: str) -> bool:
         return True
     if allowed == "text":
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-    whole = bool(pa.types.is_integer(kind))
-    return whole or (allowed == "a number" and bool(pa.types.is_floating(kind)))
+    is_integer = bool(pa.types.is_integer(kind))
+    return is_integer or (allowed == "a number" and bool(pa.types.is_floating(kind)))
 
 
 def read_candidates(
@@ -251,7 +251,7 @@ def _candidates(
     """Return the candidates of a table; by columns, which is faster than by rows."""
     options = zip(*(columns[name] for name in choices), strict=True)
     several = len(spaces) > 1
-    of = columns[ROOT] if several else [spaces[0]] * len(columns["trial"])
+    space_names = columns[ROOT] if several else [spaces[0]] * len(columns["trial"])
     places = {space: _places(f"{space}." if several else "", choices) for space in spaces}
     figures = [
         _figures(*(columns[f"{name}{part}"] for part in ("", "_source", "_low", "_high")))
@@ -268,7 +268,7 @@ def _candidates(
             state == "stopped",
         )
         for (trial, state, reason), space, row, row_figures in zip(
-            identity, of, options, zip(*figures, strict=True), strict=True
+            identity, space_names, options, zip(*figures, strict=True), strict=True
         )
     ]
 

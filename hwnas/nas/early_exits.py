@@ -93,15 +93,15 @@ class EarlyExits:
         Each upper end bounds the result on the other images with a probability of 97.5 %. It
         includes the sampling error of both sets of images and the interval of the result.
         """
-        at = self._at("validation", _PREDICTING)
-        ratio = math.sqrt(len(at) / n_images)
+        exits = self._exit_indices("validation", _PREDICTING)
+        ratio = math.sqrt(len(exits) / n_images)
 
         def widened(share: Quantity) -> Quantity:
             here = share.upper - share.value
             high = share.value + math.hypot(here, here * ratio) + here * ratio
             return replace(share, high=min(1.0, high))
 
-        return self._costs([widened(share) for share in self._reached_fractions(at)])
+        return self._costs([widened(share) for share in self._reached_fractions(exits)])
 
     def with_segments(self, segments: Sequence[Quantities]) -> "EarlyExits":
         """Return the same thresholds with other costs of each segment."""
@@ -134,8 +134,8 @@ class EarlyExits:
         Args:
             metric: Column of the accuracy.
         """
-        words = " ".join(f"{threshold:.6g}" for threshold in self.thresholds)
-        row: Row = {"id": self.network.id, "thresholds": words}
+        text = " ".join(f"{threshold:.6g}" for threshold in self.thresholds)
+        row: Row = {"id": self.network.id, "thresholds": text}
         for prefix, statistics in (("", self.predicted), ("verified_", self.verified)):
             for i, share in enumerate(statistics.left):
                 row |= share.columns(f"{prefix}left_{i}")
@@ -149,27 +149,31 @@ class EarlyExits:
         return row | {"verified_on_front": self.on_front}
 
     def _statistics(self, split: str, part: slice) -> ExitStatistics:
-        at = self._at(split, part)
-        right = np.stack([of.correct[part] for of in self.network.predictions[split]])
-        fractions = tuple(fraction(at == i) for i in range(len(self.network.segments) - 1))
-        accuracy = fraction(right[at, np.arange(len(at))])
-        return ExitStatistics(fractions, accuracy, self._costs(self._reached_fractions(at)))
+        exits = self._exit_indices(split, part)
+        right = np.stack(
+            [predictions.correct[part] for predictions in self.network.predictions[split]]
+        )
+        fractions = tuple(fraction(exits == i) for i in range(len(self.network.segments) - 1))
+        accuracy = fraction(right[exits, np.arange(len(exits))])
+        return ExitStatistics(fractions, accuracy, self._costs(self._reached_fractions(exits)))
 
-    def _at(self, split: str, part: slice) -> NDArray[np.intp]:
+    def _exit_indices(self, split: str, part: slice) -> NDArray[np.intp]:
         """Return the index of the exit of each image, ``(n_images,)``."""
-        exits = [of.confidence[part] for of in self.network.predictions[split][:-1]]
+        exits = [
+            predictions.confidence[part] for predictions in self.network.predictions[split][:-1]
+        ]
         return exit_indices(np.stack(exits), self.thresholds)
 
-    def _reached_fractions(self, at: NDArray[np.intp]) -> list[Quantity]:
+    def _reached_fractions(self, exits: NDArray[np.intp]) -> list[Quantity]:
         """Return the fraction of images that reach each segment."""
-        return [fraction(at >= i) for i in range(len(self.network.segments))]
+        return [fraction(exits >= i) for i in range(len(self.network.segments))]
 
     def _costs(self, reached: Sequence[Quantity]) -> Quantities:
         segments = self.network.segments
         return {
-            f"expected_{name}": expected_cost([of[name] for of in segments], reached)
+            f"expected_{name}": expected_cost([segment[name] for segment in segments], reached)
             for name in (LATENCY, ENERGY)
-            if all(name in of for of in segments)
+            if all(name in segment for segment in segments)
         }
 
 
@@ -182,10 +186,12 @@ def swept(network: ExitNetworkResults) -> list[EarlyExits]:
     if len(network.predictions["validation"][-1].correct) < 2 * LEAST:
         return []
     tried = [EarlyExits(network, thresholds) for thresholds in _grid(network)]
-    points = np.array([_point(each.chosen) for each in tried])
+    points = np.array([_point(setting.chosen) for setting in tried])
     stays = non_dominated(points, MAXIMISE)
-    non_dominated_settings = [(points[i, 1], each) for i, each in enumerate(tried) if stays[i]]
-    return [each for _, each in sorted(non_dominated_settings, key=lambda pair: pair[0])]
+    non_dominated_settings = [
+        (points[i, 1], setting) for i, setting in enumerate(tried) if stays[i]
+    ]
+    return [setting for _, setting in sorted(non_dominated_settings, key=lambda pair: pair[0])]
 
 
 def expected(
@@ -233,9 +239,9 @@ def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
     """
     if not found:
         return []
-    networks = {each.network.id: each.network for each in found}
+    networks = {setting.network.id: setting.network for setting in found}
     ends = [(n.accuracy("test"), n.costs[LATENCY].value) for n in networks.values()]
-    points = np.array([*ends, *(_point(each.verified) for each in found)])
+    points = np.array([*ends, *(_point(setting.verified) for setting in found)])
     stays = non_dominated(points, MAXIMISE)[len(ends) :]
     return [replace(e, on_front=bool(is_on)) for e, is_on in zip(found, stays, strict=True)]
 
@@ -250,11 +256,11 @@ def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
         points: Maximum loss of accuracy, in percentage points.
     """
     allowed = []
-    for each in found:
-        statistics = each.chosen
-        end = float(half(each.network.predictions["validation"][-1].correct).mean())
+    for setting in found:
+        statistics = setting.chosen
+        end = float(half(setting.network.predictions["validation"][-1].correct).mean())
         if 100 * (end - statistics.accuracy.value) <= points:
-            allowed.append((statistics.costs[EXPECTED].value, each))
+            allowed.append((statistics.costs[EXPECTED].value, setting))
     return min(allowed, key=lambda pair: pair[0])[1] if allowed else None
 
 

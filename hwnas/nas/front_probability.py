@@ -120,10 +120,12 @@ def scored(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[C
 
 def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) -> _Observations:
     metric = quality_in(objectives)
-    read = [[c.figures[metric] for c in group] for group in groups]
-    best = perfect_value(metric, (figure.value for observations in read for figure in observations))
+    figures = [[c.figures[metric] for c in group] for group in groups]
+    best = perfect_value(
+        metric, (figure.value for observations in figures for figure in observations)
+    )
     sign = -1.0 if metric_of(metric).maximise else 1.0
-    values, stds = np.array([_combined_measurement(observations) for observations in read]).T
+    values, stds = np.array([_combined_measurement(observations) for observations in figures]).T
     errors = sign * (values - best)
     errors = np.maximum(errors, np.maximum(stds, least(errors, is_share=best != 0)))
     names = costs_in(objectives)
@@ -337,10 +339,10 @@ def _with_posterior(
     if candidate.id not in estimates or metric not in candidate.figures:
         return candidate
     posterior = estimates[candidate.id]
-    read = candidate.figures[metric].value
+    observed = candidate.figures[metric].value
     details = {
         **candidate.details,
-        columns.read_column(metric): read,
+        columns.read_column(metric): observed,
         columns.ON_FRONT: posterior.on_front,
     }
     if candidate.id in finished:

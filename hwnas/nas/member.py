@@ -103,9 +103,9 @@ class Member:
         """The compiled file's metric on the test split; the worst one of several targets."""
         metric = self.metric
         parts = self.parts.values()
-        each = [part.figures[artefact_metric(metric, part.figures)] for part in parts]
+        figures = [part.figures[artefact_metric(metric, part.figures)] for part in parts]
         worst = min if metrics.metric_of(metric).maximise else max
-        return worst(each, key=lambda figure: figure.value)
+        return worst(figures, key=lambda figure: figure.value)
 
     @property
     def all_figures(self) -> Quantities:
@@ -161,8 +161,8 @@ class Member:
     def label(self) -> str:
         """Why it is not on the front (limits, int8 or dominance) as text for tables, or empty."""
         if self.over_budget:
-            of = "" if self.is_for_all else "budget."
-            return "; ".join(f"{violated_side(name)} {of}{name}" for name in self.over_budget)
+            prefix = "" if self.is_for_all else "budget."
+            return "; ".join(f"{violated_side(name)} {prefix}{name}" for name in self.over_budget)
         if self.int8_is_slower and not self.is_for_all:
             return "no faster than in float32"
         if self.on_front:

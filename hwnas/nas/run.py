@@ -98,8 +98,8 @@ class Run:
         """The budgets of the targets by name; the name is ``""`` for a search for one target."""
         if "targets" not in self.manifest:
             return Targets({"": Budget.of(self.config["budget"])})
-        each = self.manifest["targets"].items()
-        return Targets({target: Budget.of(of["config"]["budget"]) for target, of in each})
+        items = self.manifest["targets"].items()
+        return Targets({target: Budget.of(entry["config"]["budget"]) for target, entry in items})
 
     @property
     def folders(self) -> dict[str, Path]:
@@ -241,8 +241,8 @@ class Run:
         """Return the verified files of a network by the prefix of each target's names."""
         name = f"models/{genotype_id}.json"
         check_files(self, *(str(Path(target, name)) for target in self.folders))
-        each = {name: read_model(folder, genotype_id) for name, folder in self.folders.items()}
-        return {f"{n}." * bool(n): model for n, model in each.items() if model is not None}
+        models = {name: read_model(folder, genotype_id) for name, folder in self.folders.items()}
+        return {f"{n}." * bool(n): model for n, model in models.items() if model is not None}
 
 
 def check_files(run: Run, *names: str) -> None:
@@ -281,12 +281,12 @@ def check_resumable(run: Run) -> None:
         if n_trials < n_known:
             raise RunError(f"{study.where} has {n_trials} of the {n_known} trials of the run")
     except RunError as error:
-        again = "or start a new search."
+        alternative = "or start a new search."
         if n_listed and not run.is_running and "benchmark" not in run.config:
-            again = f"or start a new search from the candidates: start_from={run.path}"
+            alternative = f"or start a new search from the candidates: start_from={run.path}"
         raise RunError(
             f"{run.option}={run.path}: {str(error).rstrip('.')}. Restore the study from a backup, "
-            f"{again}"
+            f"{alternative}"
         ) from None
 
 

@@ -254,18 +254,18 @@ def study_in_database(url: str, name: str, trusted: str | None) -> StudySource:
         name: Name of the study.
         trusted: URL that the user gave. Only this database is opened: a run may be foreign.
     """
-    where, refusal = f"study.storage={database.redact(url)}", ""
+    setting, refusal = f"study.storage={database.redact(url)}", ""
     if trusted is None or database.redact(trusted) != database.redact(url):
         refusal = (
-            f"the run folder names {where}, and runs may not choose databases by themselves. If "
-            f"you trust it, add it to the command: {where}"
+            f"the run folder names {setting}, and runs may not choose databases by themselves. If "
+            f"you trust it, add it to the command: {setting}"
         )
     url = trusted or url
     engine = {"poolclass": NullPool, **database.connect_options(url, _TIMEOUT_S)}
     if (path := database.sqlite_file(url)) is not None:  # SQLite must not create it
         address = f"{path.absolute().as_uri()}?mode=rw"
         engine["creator"] = lambda: sqlite3.connect(address, uri=True)
-    return StudySource(url, engine, name, where, refusal=refusal)
+    return StudySource(url, engine, name, setting, refusal=refusal)
 
 
 def _seconds(

@@ -48,15 +48,18 @@ class Targets:
     @property
     def all_limits(self) -> dict[str, float]:
         """The limits of all targets, by column (with prefixes for several targets)."""
-        each = (self.prefixed(target, budget.limits) for target, budget in self.budgets.items())
-        return {name: limit for limits in each for name, limit in limits.items()}
+        limits_by_target = (
+            self.prefixed(target, budget.limits) for target, budget in self.budgets.items()
+        )
+        return {name: limit for limits in limits_by_target for name, limit in limits.items()}
 
     def met(self, figures: Quantities) -> frozenset[str]:
         """Return the names of the targets that can run a candidate and whose budgets it meets."""
         return frozenset(
             target
             for target, budget in self.budgets.items()
-            if (target_figures := self._of(target, figures)) and not budget.exceeded(target_figures)
+            if (target_figures := self._target_values(target, figures))
+            and not budget.exceeded(target_figures)
         )
 
     def violations(self, figures: Quantities) -> dict[str, float]:
@@ -65,18 +68,18 @@ class Targets:
         They are fractions of the limits by column, positive if exceeded; empty if no target can run
         the candidate.
         """
-        each = [
+        violations = [
             self.prefixed(target, budget.violations(target_figures))
             for target, budget in self.budgets.items()
-            if (target_figures := self._of(target, figures))
+            if (target_figures := self._target_values(target, figures))
         ]
-        return min(each, key=lambda over: max(over.values(), default=0.0), default={})
+        return min(violations, key=lambda over: max(over.values(), default=0.0), default={})
 
     def exceeded(self, figures: Quantities) -> str:
         """Return the exceeded limits of all targets as text; empty if one budget is met."""
         reasons = []
         for target, budget in self.budgets.items():
-            target_figures = self._of(target, figures)
+            target_figures = self._target_values(target, figures)
             reason = (
                 budget.exceeded(target_figures) if target_figures else "the target cannot run it"
             )
@@ -92,10 +95,10 @@ class Targets:
         """
         if not self.are_several:
             return candidate
-        figures, budget = self._of(target, candidate.figures), self.budgets[target]
+        figures, budget = self._target_values(target, candidate.figures), self.budgets[target]
         scored = {n: figure for n, figure in candidate.figures.items() if n in quality_names()}
         details = {n: value for n, value in candidate.details.items() if "." not in n}
-        details |= self._of(target, candidate.details)
+        details |= self._target_values(target, candidate.details)
         reason = budget.exceeded(figures) if figures else f"Target '{target}' cannot run it."
         view_figures = figures if reason else {**scored, **figures}
         return replace(candidate, figures=view_figures, details=details, reason=reason)
@@ -147,7 +150,7 @@ class Targets:
     def _prefix(self, target: str) -> str:
         return f"{target}." if self.are_several else ""
 
-    def _of(self, target: str, values: Mapping[str, T]) -> dict[str, T]:
+    def _target_values(self, target: str, values: Mapping[str, T]) -> dict[str, T]:
         return without_prefix(self._prefix(target), values)
 
 
@@ -190,8 +193,10 @@ def join_members(candidate: Candidate, parts: Mapping[str, Member]) -> Member:
     It has no costs of segments and no confusion matrix.
     """
 
-    def named(of: Callable[[Member], Mapping[str, T]]) -> dict[str, T]:
-        return {f"{t}.{n}": value for t, part in parts.items() for n, value in of(part).items()}
+    def named(mapping: Callable[[Member], Mapping[str, T]]) -> dict[str, T]:
+        return {
+            f"{t}.{n}": value for t, part in parts.items() for n, value in mapping(part).items()
+        }
 
     figures, details = named(lambda part: part.figures), named(lambda part: part.details)
     over = named(lambda part: dict.fromkeys(part.over_budget))
@@ -219,7 +224,11 @@ def check_limits(space: Space, limits: Mapping[str, float], cost_model: CostMode
             cost = cost_model.cost(member.smallest())
             figures |= {} if cost.reason else {member.smallest(): cost.figures}
     for name, limit in limits.items():
-        known = {g: metric_of(name).binding(of[name]) for g, of in figures.items() if name in of}
+        known = {
+            g: metric_of(name).binding(quantities[name])
+            for g, quantities in figures.items()
+            if name in quantities
+        }
         excess = [(_excess(name, value, limit), g.id, value) for g, value in known.items()]
         factor, genotype_id, value = min(excess, default=(0.0, "", 0.0))
         if factor > _IMPOSSIBLE:

@@ -83,7 +83,7 @@ def verify(
         for candidate in candidates:
             try:
                 member = _verify_once(candidate, verifier, folder)
-                over = [n for n, by in budget.violations(member.figures).items() if by > 0]
+                over = [n for n, excess in budget.violations(member.figures).items() if excess > 0]
                 members.append(dataclasses.replace(member, over_budget=tuple(over)))
             except NETWORK_ERRORS as error:
                 failed[candidate.id] = short_reason(error)
@@ -176,7 +176,7 @@ def _write_predictions(
     folder: RunFolder,
 ) -> None:
     """Write the predictions of a network, and of its exits if it has any."""
-    last = {split: each[-1] for split, each in splits.items()}
+    last = {split: predictions[-1] for split, predictions in splits.items()}
     folder.write_bytes(PREDICTIONS_FILE.format(genotype_id), pack_predictions(model, last))
     if n_exits := len(splits["test"]) - 1:
         models = [*(f"{model}-exit{i}" for i in range(n_exits)), model]

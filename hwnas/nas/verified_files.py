@@ -125,26 +125,26 @@ def _check_objectives(names: list[str]) -> None:
         )
 
 
-def _check_member(row: MemberRow, objectives: Iterable[str], at: str) -> None:
+def _check_member(row: MemberRow, objectives: Iterable[str], location: str) -> None:
     """Reject a row that lacks its id or a verified quantity, or has one of a wrong type."""
     for name in (*_MEMBER, *objectives):
         if row.get(name) is None:
-            raise SchemaError(f"'{at}.{name}' is missing")
+            raise SchemaError(f"'{location}.{name}' is missing")
     for name, value in row.items():
-        validate(_MEMBER.get(name, _SCALAR), value, f"{at}.{name}")
+        validate(_MEMBER.get(name, _SCALAR), value, f"{location}.{name}")
     figures = [name.removesuffix("_source") for name in row if name.endswith("_source")]
     for name in figures:
         for part in ("", "_low", "_high"):
-            validate(float | None, row.get(f"{name}{part}"), f"{at}.{name}{part}")
-        validate(QuantitySource | None, row[f"{name}_source"], f"{at}.{name}_source")
+            validate(float | None, row.get(f"{name}{part}"), f"{location}.{name}{part}")
+        validate(QuantitySource | None, row[f"{name}_source"], f"{location}.{name}_source")
         if row[f"{name}_source"] is not None and row.get(name) is None:
-            raise SchemaError(f"'{at}.{name}' is missing")
+            raise SchemaError(f"'{location}.{name}' is missing")
     for name in objectives:
-        validate(float, row[name], f"{at}.{name}")
+        validate(float, row[name], f"{location}.{name}")
     verified = {name.removeprefix(_VERIFIED) for name in figures if name.startswith(_VERIFIED)}
     for target in {name.rpartition(".")[0] for name in verified} or {""}:
         if not any(f"{target}.{name}".lstrip(".") in verified for name in _verified_metrics()):
-            raise SchemaError(f"'{at}' has no verified accuracy or error")
+            raise SchemaError(f"'{location}' has no verified accuracy or error")
 
 
 def _verified_metrics() -> list[str]:
@@ -215,7 +215,7 @@ def member_of_row(candidate: Candidate, row: MemberRow, limits: Mapping[str, flo
     }
     ratios = {name: row.get(f"{_VERIFIED}{name}") for name in RATIOS}
     known = {name: value for name, value in ratios.items() if value is not None}
-    over = tuple(name for name, by in violations(limits, quantities).items() if by > 0)
+    over = tuple(name for name, excess in violations(limits, quantities).items() if excess > 0)
     on_front, is_near = row["verified_on_front"], bool(row.get("verified_near_front"))
     return Member(candidate, quantities, known, {}, over, on_front, is_near)
 
@@ -226,8 +226,12 @@ def figures(models: Mapping[str, VerifiedModelFile]) -> Quantities:
     Args:
         models: Content of ``models/ID.json``, by prefix such as ``npu.`` (empty for one target).
     """
-    each = {prefix: quantities_from_json(content["figures"]) for prefix, content in models.items()}
-    return {f"{prefix}{n}": f for prefix, quantities in each.items() for n, f in quantities.items()}
+    by_prefix = {
+        prefix: quantities_from_json(content["figures"]) for prefix, content in models.items()
+    }
+    return {
+        f"{prefix}{n}": f for prefix, quantities in by_prefix.items() for n, f in quantities.items()
+    }
 
 
 def details(models: Mapping[str, VerifiedModelFile]) -> dict[str, float]:
@@ -236,12 +240,12 @@ def details(models: Mapping[str, VerifiedModelFile]) -> dict[str, float]:
     Args:
         models: Content of ``models/ID.json``, by prefix such as ``npu.`` (empty for one target).
     """
-    each = models.items()
-    return {f"{prefix}{n}": v for prefix, record in each for n, v in record["details"].items()}
+    items = models.items()
+    return {f"{prefix}{n}": v for prefix, record in items for n, v in record["details"].items()}
 
 
 def _rows(quantities: Quantities) -> dict[str, QuantityRow]:
-    rows: dict[str, Any] = {name: each.to_json() for name, each in quantities.items()}
+    rows: dict[str, Any] = {name: quantity.to_json() for name, quantity in quantities.items()}
     return rows
 
 

@@ -38,19 +38,19 @@ def get(name: str) -> TaskType:
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
         raise ConfigError(unknown_name("task", name, {*_BUILT_IN, *points}))
-    where = f"task={name} ({points[name].value})"
+    subject = f"task={name} ({points[name].value})"
     try:
         loaded = points[name].load()
         kind: Any = loaded() if inspect.isclass(loaded) else loaded
     except Exception as error:  # a plug-in may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
-            f"{where} cannot be loaded: {reason}. Repair or uninstall its package, or choose "
+            f"{subject} cannot be loaded: {reason}. Repair or uninstall its package, or choose "
             "another task."
         ) from error
     if missing := [part for part in _members() if getattr(kind, part, None) is None]:
         raise ConfigError(
-            f"{where} is no task: it lacks {', '.join(missing)}. Add what "
+            f"{subject} is no task: it lacks {', '.join(missing)}. Add what "
             "hwnas.tasks.base.TaskType lists."
         )
     return cast("TaskType", kind)

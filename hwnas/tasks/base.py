@@ -373,7 +373,7 @@ def joined_labels(labels: Iterable[object]) -> set[str]:
         for label in labels
         if isinstance(label, str)
     }
-    counts = Counter(part for each in parts.values() for part in each)
+    counts = Counter(part for label_parts in parts.values() for part in label_parts)
     return {
         name
         for name, labels_of_name in parts.items()

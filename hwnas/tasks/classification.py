@@ -161,7 +161,8 @@ class ClassificationTask:
             return proportion(int(results.sum()), len(results))
         truth, answers = np.divmod(results, len(self.classes))
         by_class = (truth[truth == answers], truth, answers)
-        scores = ClassScores(*(np.bincount(of, minlength=len(self.classes)) for of in by_class))
+        n = len(self.classes)
+        scores = ClassScores(*(np.bincount(indices, minlength=n) for indices in by_class))
         figure: Quantity = getattr(scores, self.metric)
         return figure
 
@@ -261,7 +262,7 @@ def _bootstrap(
     """Return the degradation with a percentile interval over resampled images."""
 
     def loss(index: Index) -> float:
-        before, after = (task.score(each[index]).value for each in (reference, results))
+        before, after = (task.score(values[index]).value for values in (reference, results))
         return 100 * (before - after)
 
     rng, n = np.random.default_rng(0), len(results)

@@ -126,9 +126,9 @@ def _strata(earlier: Bits, rng: np.random.Generator) -> list[_Stratum]:
         images = shuffled[classes[shuffled] == k]
         guess = float((counts[images].mean() + 0.5) / (m + 1))
         present = inside[:, k] > 0
-        of, hits = inside[present, k], n_correct[present, k]
-        mean = float((hits.sum() + guess) / (of.sum() + 1))
-        strata.append(_Stratum(images, mean, _strength(hits / np.maximum(of, 1), mean)))
+        totals, hits = inside[present, k], n_correct[present, k]
+        mean = float((hits.sum() + guess) / (totals.sum() + 1))
+        strata.append(_Stratum(images, mean, _strength(hits / np.maximum(totals, 1), mean)))
     return strata
 
 

@@ -79,8 +79,11 @@ def score_outputs(task: Task, outputs: Outputs, targets: Targets) -> list[Predic
     """
     confidence = task.confidence
     assert confidence is not None
-    each = (outputs[:, i] for i in range(outputs.shape[1]))
-    return [Predictions(task.per_sample(o, targets).astype(np.bool_), confidence(o)) for o in each]
+    exit_outputs = (outputs[:, i] for i in range(outputs.shape[1]))
+    return [
+        Predictions(task.per_sample(o, targets).astype(np.bool_), confidence(o))
+        for o in exit_outputs
+    ]
 
 
 def exit_indices(confidence: NDArray[np.float64], thresholds: Sequence[float]) -> NDArray[np.intp]:

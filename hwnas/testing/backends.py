@@ -80,13 +80,13 @@ class BackendContract:
     def network(self) -> tuple[TrainedNetwork, Floats, Floats]:
         """Return a network, 20 images for it, and the outputs of torch ``(20, 10)``."""
         torch.manual_seed(0)
-        where, signature = spaces.load_space(spaces.find("tiny")), Signature(1, 10)
-        family, genotype = families.get(where.family), where.largest()
-        side = family.resolution(where, genotype)
-        module = family.build(where, genotype, signature)
+        space, signature = spaces.load_space(spaces.find("tiny")), Signature(1, 10)
+        family, genotype = families.get(space.family), space.largest()
+        side = family.resolution(space, genotype)
+        module = family.build(space, genotype, signature)
         images = torch.randn(20, 1, side, side)
         module.train()(images)  # batch norm statistics that differ from the initial ones
-        folded, graph = fold_batch_norm(module.eval()), family.lower(where, genotype, signature)
+        folded, graph = fold_batch_norm(module.eval()), family.lower(space, genotype, signature)
         trained = TrainedNetwork(graph, weights_of(folded, graph), quantise(folded, graph, images))
         with torch.inference_mode():
             return trained, images.numpy(), folded(images).numpy()

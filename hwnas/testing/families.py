@@ -62,10 +62,10 @@ class FamilyContract:
             images = _images(family, family_space, genotype, signature)
             extracted = supernet.extract(genotype)
             with torch.no_grad():
-                found, expected = extracted(images), supernet.forward(images, genotype)
-            assert found.shape == (len(images), signature.n_outputs), _location(genotype)
-            apart = f"outputs differ by up to {float((found - expected).abs().max()):.3g}"
-            assert torch.equal(found, expected), f"{_location(genotype)}: {apart}"
+                outputs, expected = extracted(images), supernet.forward(images, genotype)
+            assert outputs.shape == (len(images), signature.n_outputs), _location(genotype)
+            apart = f"outputs differ by up to {float((outputs - expected).abs().max()):.3g}"
+            assert torch.equal(outputs, expected), f"{_location(genotype)}: {apart}"
 
     def test_extracting_leaves_the_supernet_as_it_was(
         self, family: Family, family_space: SearchSpace, signature: Signature
@@ -94,10 +94,10 @@ class FamilyContract:
             resolution = family.resolution(family_space, genotype)
             known = {INPUT: (signature.in_channels, resolution, resolution)}
             for node in graph:
-                where = _location(genotype, node)
-                assert {*node.inputs} <= {*known}, f"{where}: reads {node.inputs}"
-                assert known[node.inputs[0]] == node.op.in_shape, where
-                assert node.name not in known, f"{where}: a second operator of that name"
+                location = _location(genotype, node)
+                assert {*node.inputs} <= {*known}, f"{location}: reads {node.inputs}"
+                assert known[node.inputs[0]] == node.op.in_shape, location
+                assert node.name not in known, f"{location}: a second operator of that name"
                 known[node.name] = node.op.out_shape
             assert graph.output.op.out_shape == (signature.n_outputs, 1, 1), _location(
                 genotype, graph.output
@@ -116,11 +116,11 @@ class FamilyContract:
             graph = family.lower(family_space, genotype, signature)
             counted = _counted_macs(network, _images(family, family_space, genotype, signature)[:1])
             for node in graph:
-                found = counted.get(node.name, 0)
-                expected = f"{node.op.n_macs} MACs in the graph, {found} counted on the module"
-                assert node.op.n_macs == found, f"{_location(genotype, node)}: {expected}"
-            whole = f"{counted['']} MACs counted, {n_macs(graph)} in modules of operators"
-            assert counted[""] == n_macs(graph), f"{_location(genotype)}: {whole}"
+                n_counted = counted.get(node.name, 0)
+                expected = f"{node.op.n_macs} MACs in the graph, {n_counted} counted on the module"
+                assert node.op.n_macs == n_counted, f"{_location(genotype, node)}: {expected}"
+            message = f"{counted['']} MACs counted, {n_macs(graph)} in modules of operators"
+            assert counted[""] == n_macs(graph), f"{_location(genotype)}: {message}"
 
     def test_lowered_operators_are_modules_with_the_lowered_shapes(
         self,
@@ -219,6 +219,6 @@ def _counted_macs(network: nn.Module, images: torch.Tensor) -> dict[str, int]:
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         network(images)
     root = type(network).__name__
-    counts = {name: sum(of.values()) // 2 for name, of in counter.get_flop_counts().items()}
+    counts = {name: sum(flops.values()) // 2 for name, flops in counter.get_flop_counts().items()}
     inner = {name.removeprefix(f"{root}."): n for name, n in counts.items() if name != root}
     return {**inner, "": counts["Global"]}

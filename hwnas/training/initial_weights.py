@@ -86,17 +86,17 @@ def _read(path: Path) -> dict[str, Tensor]:
 def _check_shapes(
     current: Mapping[str, Tensor], state: Mapping[str, Tensor], space: SearchSpace, path: Path
 ) -> None:
-    where = f"train.init_from={path} does not fit the network of search_space={space.name}"
+    message = f"train.init_from={path} does not fit the network of search_space={space.name}"
     remedy = "Choose the search space of the file, or another file."
     if missing := [name for name in current if name not in state]:
         n = f"{len(missing)} of {len(current)}"
-        raise RunError(f"{where}: {n} weights are missing, for example {missing[0]}. {remedy}")
+        raise RunError(f"{message}: {n} weights are missing, for example {missing[0]}. {remedy}")
     if extra := [name for name in state if name not in current]:
         example = f"for example {extra[0]}"
-        raise RunError(f"{where}: it has {len(extra)} additional weights, {example}. {remedy}")
+        raise RunError(f"{message}: it has {len(extra)} additional weights, {example}. {remedy}")
     for name, tensor in current.items():
         if state[name].shape[1:] != tensor.shape[1:] or (
             not name.startswith(_CLASSIFIERS) and len(state[name]) != len(tensor)
         ):
             shapes = f"{tuple(state[name].shape)}, not {tuple(tensor.shape)}"
-            raise RunError(f"{where}: {name} has the shape {shapes}. {remedy}")
+            raise RunError(f"{message}: {name} has the shape {shapes}. {remedy}")

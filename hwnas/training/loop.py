@@ -297,8 +297,8 @@ class _Training:
         norm = self._clip_gradient()
         for name, value in {**losses, "gradient norm": norm}.items():
             if not math.isfinite(value):
-                what = name.replace("_", " of the ", 1) + " subnet" * ("_" in name)
-                raise self._collapse(step, f"the {what} is {value}")
+                quantity = name.replace("_", " of the ", 1) + " subnet" * ("_" in name)
+                raise self._collapse(step, f"the {quantity} is {value}")
         self.state.optimiser.step()
         if self.state.averages is not None:
             self.state.averages.update(step)

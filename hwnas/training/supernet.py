@@ -72,7 +72,9 @@ def read_space_and_data(
         DataError: the data set cannot be read.
     """
     loaded = [spaces.load_space(spaces.find(name)) for name in names]
-    space = join_spaces([annotations.with_run_choices(each, numbers) for each in loaded])
+    space = join_spaces(
+        [annotations.with_run_choices(loaded_space, numbers) for loaded_space in loaded]
+    )
     by_name, resolutions = dict[str, Family](), []
     for member in space.members:
         by_name[member.name] = families.family_of(member)
@@ -132,8 +134,8 @@ class TrainingSetup:
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the supernet."""
         is_packed = annotations.weight_option_names(self.space)
-        what = self.identity | ({"packed weights": "trained"} if is_packed else {})
-        return _checkpoint(self, what, "supernet.safetensors")
+        identity = self.identity | ({"packed weights": "trained"} if is_packed else {})
+        return _checkpoint(self, identity, "supernet.safetensors")
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -231,13 +233,13 @@ class TrainingSetup:
             first_epoch: Index of the first epoch of its last training.
         """
         relevant = annotations.weight_relevant_genotype(genotype)
-        what = self.identity | {"genotype": relevant.id, "start": start}
+        identity = self.identity | {"genotype": relevant.id, "start": start}
         if first_epoch:
-            what["first epoch"] = first_epoch
+            identity["first epoch"] = first_epoch
         recipe = self.train.recipe(self.family.recipe)
         if recipe != self.train.recipe(without_muon(self.family.recipe)):
-            what["recipe"] = asdict(recipe)
-        return _checkpoint(self, what, "network.safetensors")
+            identity["recipe"] = asdict(recipe)
+        return _checkpoint(self, identity, "network.safetensors")
 
     def train_single(
         self,
@@ -323,10 +325,10 @@ class SupernetTraining:
         }  # fmt: skip
 
 
-def _checkpoint(setup: TrainingSetup, what: Mapping[str, Any], name: str) -> Checkpoint:
-    key = digest(what)
+def _checkpoint(setup: TrainingSetup, identity: Mapping[str, Any], name: str) -> Checkpoint:
+    key = digest(identity)
     in_run = None if setup.in_run is None else Path(setup.in_run, key, name)
-    return Checkpoint(Path(setup.supernets, key, name), what, in_run)
+    return Checkpoint(Path(setup.supernets, key, name), identity, in_run)
 
 
 def _content(path: str | None) -> str | None:

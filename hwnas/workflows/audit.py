@@ -95,17 +95,17 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
         verdict = assess_ranking(findings)
         leaving = _leaving_members(findings, {g.id: row for g, row in front}, members)
         epochs = _separate_setup(next(iter(trained.setups.values())), config).train.epochs
-        words = _words(findings, verdict, epochs, trained.data)
-        words.append(_leaving_words(findings, leaving, members))
+        sentences = _words(findings, verdict, epochs, trained.data)
+        sentences.append(_leaving_words(findings, leaving, members))
         alone = {f"{f.subject.genotype.id} alone": f.alone[0] for f in findings}
-        words += inference.chance_level_messages(trained.data, "validation", alone, "epochs")
+        sentences += inference.chance_level_messages(trained.data, "validation", alone, "epochs")
         metric = members.metric
         rows = [_row(finding, leaving, trained.whole, metric) for finding in findings]
         png = audit_png(findings, verdict, epochs, metric)
-        content = {"epochs": epochs, **verdict.to_json(), "words": words, "networks": rows}
+        content = {"epochs": epochs, **verdict.to_json(), "words": sentences, "networks": rows}
         content["costs"] = [*members.judged_by.values()]
         _write(folder, png, content)
-    return AuditResult(folder.path, findings, leaving, words, metric)
+    return AuditResult(folder.path, findings, leaving, sentences, metric)
 
 
 @dataclass(frozen=True)
@@ -170,33 +170,37 @@ def _trained_spaces(
     Raises:
         RunError: a supernet is missing.
     """
-    read = supernet.read_space_and_data(
+    space_and_data = supernet.read_space_and_data(
         searched.spaces, searched.dataset, phases, searched.target.running
     )
-    setups = _setups(searched, weights_folder(manifest, run), read)
+    setups = _setups(searched, weights_folder(manifest, run), space_and_data)
     # A space without a feasible network has no supernet.
-    trained = [m for m in read[0].members if setups[m.name].checkpoint().n_steps()]
-    needed = trained or [*read[0].members]
+    trained = [m for m in space_and_data[0].members if setups[m.name].checkpoint().n_steps()]
+    needed = trained or [*space_and_data[0].members]
     for member in needed:
         check_supernet_exists(setups[member.name])
-    return _TrainedSpaces(join_spaces(needed), read[0], {m.name: setups[m.name] for m in needed})
+    return _TrainedSpaces(
+        join_spaces(needed), space_and_data[0], {m.name: setups[m.name] for m in needed}
+    )
 
 
 def _reread_setups(
     searched: SearchConfig, folder: Path, progress: Progress
 ) -> dict[str, TrainingSetup]:
     """Return the training setups of a search's supernets from its configuration."""
-    read = supernet.read_space_and_data(
+    space_and_data = supernet.read_space_and_data(
         searched.spaces, searched.dataset, progress, searched.target.running
     )
-    return _setups(searched, folder, read)
+    return _setups(searched, folder, space_and_data)
 
 
 def _setups(
-    searched: SearchConfig, folder: Path, read: tuple[Space, Mapping[str, Family], ImageData]
+    searched: SearchConfig,
+    folder: Path,
+    space_and_data: tuple[Space, Mapping[str, Family], ImageData],
 ) -> dict[str, TrainingSetup]:
     training = supernet.SupernetTraining(searched.dataset, searched.train, searched.seed, folder)
-    space, families, data = read
+    space, families, data = space_and_data
     return training.setups(space, families, data.with_metric(searched.metric))
 
 
@@ -239,8 +243,8 @@ def _findings(
     figures: list[list[Quantity]] = [[] for _ in subjects]
     with phases.phase(f"Train {len(plan)} alone", total) as advance:
         if config.workers > 1:
-            again = partial(_reread_setups, searched, jobs[0].setup.supernets)
-            train_together(jobs, again, config.workers, advance)
+            reread = partial(_reread_setups, searched, jobs[0].setup.supernets)
+            train_together(jobs, reread, config.workers, advance)
         for (i, _), job in zip(plan, jobs, strict=True):
             network, _ = job.trained(
                 NullProgress() if config.workers > 1 else _NestedProgress(advance)
@@ -249,11 +253,11 @@ def _findings(
             images = partial(evaluator.calibration_images, job.genotype)
             network = with_graph_precision(network, job.setup.graph(job.genotype), images)
             batches = data.batches(data.validation, job.setup.resolution(job.genotype))
-            each = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
-            figures[i].append(data.task.score(each))
+            values = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
+            figures[i].append(data.task.score(values))
     return [
-        AuditFinding(subject, figure, tuple(each))
-        for subject, figure, each in zip(subjects, inherited, figures, strict=True)
+        AuditFinding(subject, figure, tuple(values))
+        for subject, figure, values in zip(subjects, inherited, figures, strict=True)
     ]
 
 
@@ -297,19 +301,19 @@ def _words(
 ) -> list[str]:
     """Return the results as sentences."""
     n = len(findings)
-    words = [
+    sentences = [
         f"Between {n} networks in the supernet and trained alone ({epochs} epochs each; validation "
         f"split, {len(data.validation):,} images): Kendall's tau {verdict.kendall}, Spearman's rho "
         f"{verdict.spearman}; in brackets 95 % (Fieller et al., 1957)."
     ]
     if not verdict.kendall.low > 0:
-        words.append("That order is not significantly different from chance.")
+        sentences.append("That order is not significantly different from chance.")
     metric = data.task.metric
     more = "higher" if verdict.gap >= 0 else "lower"
     gap, label = _amount(metric, abs(verdict.gap)), metric_of(metric).label
-    words.append(f"Alone their {label} is {gap} {more} on average.")
-    words.append(_seed_words(findings, verdict, metric))
-    return words
+    sentences.append(f"Alone their {label} is {gap} {more} on average.")
+    sentences.append(_seed_words(findings, verdict, metric))
+    return sentences
 
 
 def _seed_words(findings: Sequence[AuditFinding], verdict: AuditVerdict, metric: str) -> str:
@@ -317,14 +321,14 @@ def _seed_words(findings: Sequence[AuditFinding], verdict: AuditVerdict, metric:
     sd, m = verdict.seed_sd, sum(len(finding.alone) > 1 for finding in findings)
     if sd is None:
         return "The noise of seeds is not known: none was trained twice."
-    words = (
+    text = (
         f"From seed to seed it differs by {_amount(metric, sd.value)} (standard deviation, "
         f"{_amount(metric, sd.low)} to {_amount(metric, sd.high)}; {m} networks trained twice)"
     )
     if verdict.ceiling is None:
-        return f"{words}."
+        return f"{text}."
     return (
-        f"{words}: two trainings alone would agree with each other by a tau of {verdict.ceiling} "
+        f"{text}: two trainings alone would agree with each other by a tau of {verdict.ceiling} "
         "(Thomas & Hultquist, 1978)."
     )
 
@@ -337,7 +341,7 @@ def _leaving_words(
     sources: dict[str, list[str]] = {}
     for name, judged in members.judged_by.items():
         sources.setdefault("searched" if judged == name else "verified", []).append(name)
-    costs = "; ".join(f"{', '.join(names)} as {how}" for how, names in sources.items())
+    costs = "; ".join(f"{', '.join(names)} as {source}" for source, names in sources.items())
     return (
         f"Judged alone, {len(leaving)} of {n_front} audited members of the front would leave it, "
         f"because another of them is as good and cheaper ({costs})."

@@ -246,8 +246,8 @@ def _write(folder: RunFolder, report: _ComparisonReport, facts: Sequence[tuple[s
         if rows:
             folder.write_csv(f"{name}.csv", [finite(row) for row in rows])
     for name, picture in report.figures.items():
-        for suffix, drawn in picture.items():
-            folder.write_bytes(f"{name}.{suffix}", drawn)
+        for suffix, image in picture.items():
+            folder.write_bytes(f"{name}.{suffix}", image)
     content = report.comparison.to_json() | {
         "equal_quality": finite(report.speedup and report.speedup.to_json()),
         "sentences": report.words.sentences,
@@ -264,8 +264,8 @@ def _write(folder: RunFolder, report: _ComparisonReport, facts: Sequence[tuple[s
 
 def _files(report: _ComparisonReport) -> list[str]:
     names = [f"{name}.csv" for name, rows in report.tables.items() if rows]
-    drawn = [f"{name}.png/.svg" for name in report.figures]
-    return ["report.html", "comparison.json", *names, *drawn]
+    figures = [f"{name}.png/.svg" for name in report.figures]
+    return ["report.html", "comparison.json", *names, *figures]
 
 
 # The beginning of a comparison: what is compared is read and named before anything heavy loads.

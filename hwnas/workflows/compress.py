@@ -261,9 +261,9 @@ class _CompressionJob:
             pick: The network.
             average: Returns the expected costs per image with early exits.
         """
-        of = pick.context
+        context = pick.context
         ready = pick.finisher.in_int8(pick.genotype)
-        artefacts = components.artefacts(of.parts, of.device)
+        artefacts = components.artefacts(context.parts, context.device)
         trained = TrainedNetwork(ready.graph, weights_of(ready.network, ready.graph), ready.int8)
         with tempfile.TemporaryDirectory() as folder:
             files = {}
@@ -273,7 +273,7 @@ class _CompressionJob:
             images = self._sample.images[:1].numpy()
             cost = artefacts.remeasure(files, ready.graph, images).cost
         early = self._best_exits(ready.simulated or ready.network, cost)
-        return of.config.derives({**cost.figures, **({} if early is None else average(early))})
+        return context.config.derives({**cost.figures, **({} if early is None else average(early))})
 
 
 def _check_trains(config: CompressConfig) -> None:

@@ -215,7 +215,7 @@ def fill(
     Returns:
         The measurements; ``None`` if ``other`` was scaled.
     """
-    if other is not None and all(other.covers(each, effort.n) for each in subjects):
+    if other is not None and all(other.covers(subject, effort.n) for subject in subjects):
         table_transfer.transfer_table(table, other, subjects, pool, effort, progress)
         return None
     return initial_table.create_initial_table(table, subjects, pool, effort, progress)
@@ -228,10 +228,10 @@ def _spaces_to_measure(
 
     The latter have latencies scaled from another device's table, for operators that all share.
     """
-    lacking = {each.space.name for each in subjects if _is_lacking(table, each, seed)}
+    lacking = {subject.space.name for subject in subjects if _is_lacking(table, subject, seed)}
     borrowed = {name for name, known in table.calibration.items() if "transfer" in known}
     names = lacking | borrowed if lacking else lacking
-    return [each for each in subjects if each.space.name in names]
+    return [subject for subject in subjects if subject.space.name in names]
 
 
 def _is_lacking(table: LatencyTable, subject: ProfiledSpace, seed: int) -> bool:

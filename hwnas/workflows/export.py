@@ -191,15 +191,15 @@ def _c_files(
     format_: str,
     pick: PickedNetwork,
     cost: Cost,
-    kept: ReferenceImages,
+    reference: ReferenceImages,
 ) -> dict[str, str]:
     """Return the C files of an export by path."""
     from hwnas.hardware.backends.vela.litert import LiteRTSession  # not needed for other formats
 
     data, name = pick.context.parts.data, c_source.FORMATS[format_]
     sram = cost.figures["sram_kib"] if format_ == "c" else None  # Vela's, for the NPU
-    n = max(1, c_source.MAX_TEST_PIXELS // kept.pixels[0].size)
-    pixels = kept.pixels[:n]
+    n = max(1, c_source.MAX_TEST_PIXELS // reference.pixels[0].size)
+    pixels = reference.pixels[:n]
     session = LiteRTSession(content[c_source.FORMATS["c_cpu"]])
     outputs = session.run(prepared(pixels, [*data.mean], [*data.std]))
     images = {"mean": data.mean, "std": data.std, "decoded_side": decoded_side(data)}
@@ -253,9 +253,9 @@ def _recorded_configs(
         RunError: the run is not finished, or is part of another.
     """
     if "part_of" in manifest:
-        whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
+        run, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
         raise RunError(
-            f"run={config.run} is the folder of one target of a search. Write run={whole} "
+            f"run={config.run} is the folder of one target of a search. Write run={run} "
             f"target_name={target}"
         )
     if manifest.get("status") == "running":  # its teacher is not known yet
@@ -290,22 +290,22 @@ def _selected_networks(
     is_target_folder = (
         config.target_name is not None and (source.path / config.target_name).is_dir()
     )
-    where = source.path / str(config.target_name) if is_target_folder else source.path
-    run = Run.load(where)
+    folder = source.path / str(config.target_name) if is_target_folder else source.path
+    run = Run.load(folder)
     front = run.front(candidates) if known else Front()
     if not front.objectives:
-        raise missing_front_error(where)
+        raise missing_front_error(folder)
     constant = recorded_task(run.manifest).description.constant
     if front.is_at_chance_level and not config.force:
         raise RunError(
-            f"run={where}: no network is better than {constant} by its 95 % interval. "
+            f"run={folder}: no network is better than {constant} by its 95 % interval. "
             "Train longer (train.epochs), or export one nevertheless with force=true."
         )
     selections = [text for text in config.wanted if not _is_id(text)]
     if selections and front.left_out and not config.force:
         message = left_out_message(front.left_out, len(front.remaining), constant)
-        made = f"pick={','.join(selections)} was made among the others."
-        reporter.say([f"{message} {made} To include them: force=true"])
+        reason = f"pick={','.join(selections)} was made among the others."
+        reporter.say([f"{message} {reason} To include them: force=true"])
     return [known[i] for i in _ids(config, front, candidates)]
 
 
@@ -335,27 +335,32 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
         name: Name of the folder within ``order.root``.
         order: The request.
     """
-    of, genotype, finisher = pick.context, pick.genotype, pick.finisher
+    target_context, genotype, finisher = pick.context, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)
-    with folders.building(order.root, name) as folder, of.running() as device:
-        target, artefacts = of.config.target, components.artefacts(of.parts, device)
-        content = build_files(ready, target, of.parts.data, title(of, genotype), artefacts)
+    with folders.building(order.root, name) as folder, target_context.running() as device:
+        target, artefacts = (
+            target_context.config.target,
+            components.artefacts(target_context.parts, device),
+        )
+        content = build_files(
+            ready, target, target_context.parts.data, title(target_context, genotype), artefacts
+        )
         for file, parts in content.items():
             files.write_file(folder / file, parts)
-        images = choose_images(ready, of.parts.data)
+        images = choose_images(ready, target_context.parts.data)
         files.write_file(folder / IMAGES, images.packed())
         names = [kind for kind in kinds() if kind in content]
         bench = Prover(
-            of.parts.data,
+            target_context.parts.data,
             artefacts,
             device.worker if device else None,
-            of.config.allowed.limits,
+            target_context.config.allowed.limits,
             finisher.config.max_int8_drop,
             images,
             in_worker=target.engine != target.runtime,
         )
-        artefact, whole = target.artefact, ready.without_exits
-        evidence, leaving = prove(folder, names, artefact, whole, bench), None
+        artefact, network = target.artefact, ready.without_exits
+        evidence, leaving = prove(folder, names, artefact, network, bench), None
         if ready.graph.exits:
             subject = ExitNetworkFiles(
                 genotype.id, folder, ready, target, order.config.max_exit_drop
@@ -370,7 +375,7 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
         final = name + ".failed" * bool(evidence.failed)
         costs = {} if leaving is None else leaving["found"]["costs"]
         means = {name: Quantity(*figure) for name, figure in costs.items()}
-        row = record(pick, whole, evidence, order, order.root / final, means)
+        row = record(pick, network, evidence, order, order.root / final, means)
         row |= {"opset": min(opsets), "n_images": len(images.targets)}
         row |= {} if leaving is None else {"exits": leaving}
         row["files"] = folders.digests(folder)

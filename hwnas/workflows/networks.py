@@ -49,7 +49,11 @@ class Networks:
     def _check_packing(self, space: SearchSpace) -> None:
         names, target = annotations.weight_option_names(space), self.target
         if names and not descriptions.get(target.runtime).packs_weights:
-            able = [each.name for each in descriptions.known() if each.packs_weights]
+            able = [
+                description.name
+                for description in descriptions.known()
+                if description.packs_weights
+            ]
             raise ConfigError(
                 f"Search space '{space.name}' has the choice '{names[0]}', which has no benefit on "
                 f"target '{target.name}' (target.runtime={target.runtime}). Remove the choice, or "
@@ -82,7 +86,9 @@ class Networks:
 
     def _check_running(self, space: SearchSpace) -> None:
         for key in annotations.BATCH_KEYS:
-            able = [each.name for each in descriptions.known() if key in each.runs]
+            able = [
+                description.name for description in descriptions.known() if key in description.runs
+            ]
             if annotations.run_options(space, key) and self.target.runtime not in able:
                 raise ConfigError(
                     f"Search space '{space.name}' has the choice '{key}', but target "
@@ -96,7 +102,7 @@ class Networks:
         target = self.target
         runs = descriptions.get(target.runtime).exits and target.engine == target.runtime
         if early_exits.exit_names(space) and not runs:
-            able = [each.name for each in descriptions.known() if each.exits]
+            able = [description.name for description in descriptions.known() if description.exits]
             raise ConfigError(
                 f"Search space '{space.name}' has early exits, which target '{target.name}' "
                 f"({target.engine}) does not support. Use a search space without exits, or a "

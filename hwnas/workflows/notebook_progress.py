@@ -142,7 +142,9 @@ class NotebookProgress:
 
     def _time_left(self, phase: _Phase) -> str:
         """Return the time left of the verb as text, or of the phase if nothing else is known."""
-        outer = next((each for each in self._phases if each.end is None), phase)
+        outer = next(
+            (running_phase for running_phase in self._phases if running_phase.end is None), phase
+        )
         if self._work and outer.end is None:
             left_s = self._work.left_s(outer.left_s)
             if left_s is not None and math.isfinite(left_s):

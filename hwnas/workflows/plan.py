@@ -112,8 +112,12 @@ def files_of(
         "summary.txt": lines(result.messages),
         "plan.yaml": summary.as_bytes(plan),
         "report.html": page.encode(),
-        **{f"{name}.{kind}": drawn for name, by in pictures.items() for kind, drawn in by.items()},
-        **deployment.deployment_files(plan, max_utilisation([one.busy for one in seen])),
+        **{
+            f"{name}.{kind}": content
+            for name, formats in pictures.items()
+            for kind, content in formats.items()
+        },
+        **deployment.deployment_files(plan, max_utilisation([run.busy for run in seen])),
     }
 
 
@@ -221,23 +225,23 @@ def _trace_path(name: str, folder: Path) -> Path:
     )
 
 
-def _kills(config: SimulateConfig, found: "DeploymentPlan") -> "list[Kill]":
+def _kills(config: SimulateConfig, deployment_plan: "DeploymentPlan") -> "list[Kill]":
     from hwnas.fleet.simulation import Kill
 
     for name in config.kills:
-        if name not in (known := [*found.devices, "spot"]):
+        if name not in (known := [*deployment_plan.devices, "spot"]):
             raise ConfigError(f"kill: {unknown_name('device', name, known)}")
     return [Kill(name) for name in config.kills]
 
 
-def _throttles(config: SimulateConfig, found: "DeploymentPlan") -> "list[Throttle]":
+def _throttles(config: SimulateConfig, deployment_plan: "DeploymentPlan") -> "list[Throttle]":
     from hwnas.fleet.simulation import Throttle
 
     if config.throttle is None:
         return []
     name, _, value = config.throttle.partition(":")
-    if name not in found.devices:
-        raise ConfigError(f"throttle: {unknown_name('device', name, found.devices)}")
+    if name not in deployment_plan.devices:
+        raise ConfigError(f"throttle: {unknown_name('device', name, deployment_plan.devices)}")
     try:
         speed = float(value)
     except ValueError:
@@ -250,10 +254,12 @@ def _throttles(config: SimulateConfig, found: "DeploymentPlan") -> "list[Throttl
     return [Throttle(name, speed)]
 
 
-def _spike_hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int]:
+def _spike_hours(config: SimulateConfig, deployment_plan: "DeploymentPlan") -> list[int]:
     """Return the requested hours that have a spike."""
-    own = _hours(config, found) or [each.hours[0] for each in found.hours]
-    spiked = [hour for hour in own if found.spikes(hour)]
+    hours = _hours(config, deployment_plan) or [
+        hour_plan.hours[0] for hour_plan in deployment_plan.hours
+    ]
+    spiked = [hour for hour in hours if deployment_plan.spikes(hour)]
     if not spiked:
         raise ConfigError(
             "spike=true: the plan has no load spike in these hours. Add a spike to the demand of a "
@@ -263,7 +269,7 @@ def _spike_hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int]:
     return spiked
 
 
-def _hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int] | None:
+def _hours(config: SimulateConfig, deployment_plan: "DeploymentPlan") -> list[int] | None:
     if config.hours is None:
         return None
     hours = config.hours if isinstance(config.hours, list) else [config.hours]
@@ -272,7 +278,7 @@ def _hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int] | None:
             f"hours=[{','.join(map(str, hours))}] must be one or more different hours, for example "
             "hours=[0,12]."
         )
-    known = {str(hour): hour for each in found.hours for hour in each.hours}
+    known = {str(hour): hour for hour_plan in deployment_plan.hours for hour in hour_plan.hours}
     for hour in hours:
         if str(hour) not in known:
             last = max(known.values())

@@ -82,13 +82,13 @@ def references(config: ProfileConfig) -> list[LatencyTable]:
     """
     assert config.transfer_from is not None
     other = dataclasses.replace(config.target, name=config.transfer_from)
-    roots, found = [Path(config.table.dir), SHIPPED], list[LatencyTable]()
+    roots, tables = [Path(config.table.dir), SHIPPED], list[LatencyTable]()
     # The user's table comes before the shipped one, which has the default path.
-    if (own := provenance.matching_table(other, Remote(), roots)) is not None:
-        found.append(own)
-    if (path := find_table(other, roots)) is not None and path not in [t.path for t in found]:
-        found.append(load_table(path))
-    if not found:
+    if (table := provenance.matching_table(other, Remote(), roots)) is not None:
+        tables.append(table)
+    if (path := find_table(other, roots)) is not None and path not in [t.path for t in tables]:
+        tables.append(load_table(path))
+    if not tables:
         name = table_name(other)
         named = {path.parent.name for root in roots for path in root.glob(f"*/{name}")}
         listed = ", ".join(sorted(named - {config.target.name}))
@@ -97,7 +97,7 @@ def references(config: ProfileConfig) -> list[LatencyTable]:
             f"{', '.join(map(str, roots))}. {f'Targets with one: {listed}. ' * bool(listed)}"
             f"Measure one first: hwnas profile +target={config.transfer_from}"
         )
-    return found
+    return tables
 
 
 def _covering_table(
@@ -108,23 +108,25 @@ def _covering_table(
     Raises:
         TableError: there is none.
     """
-    n, drawn = config.n_samples, subject.sample(20 * config.n_samples, config.seed + 1)
-    lowered, most, enough = subject.graphs(drawn), 0, 0
+    n, networks = config.n_samples, subject.sample(20 * config.n_samples, config.seed + 1)
+    lowered, n_max, enough = subject.graphs(networks), 0, 0
     for table in sources:
         known = table.plans()
-        covered = [i for i, g in enumerate(drawn) if all(node.op in known for node in lowered[g])]
+        covered = [
+            i for i, g in enumerate(networks) if all(node.op in known for node in lowered[g])
+        ]
         if len(covered) >= n:
-            return table, {drawn[i]: lowered[drawn[i]] for i in covered[:n]}
-        most = max(most, len(covered))
+            return table, {networks[i]: lowered[networks[i]] for i in covered[:n]}
+        n_max = max(n_max, len(covered))
         # A smaller n_samples, at least 10, draws proportionally fewer networks: the first of these.
         counts = (m for m, i in enumerate(covered, 1) if m >= 10 and i < 20 * m)
         enough = max([enough, *counts])
     smaller = f"set n_samples={enough}, " * bool(enough)
     raise TableError(
-        f"The table {' or '.join(str(table.path) for table in sources)} covers only {most} of "
-        f"{len(drawn)} networks of search space '{subject.space.name}', fewer than n_samples={n}. "
-        f"Measure without transfer_from, {smaller}or profile the other device for this search "
-        f"space first: hwnas profile +target={config.transfer_from} "
+        f"The table {' or '.join(str(table.path) for table in sources)} covers only {n_max} of "
+        f"{len(networks)} networks of search space '{subject.space.name}', fewer than "
+        f"n_samples={n}. Measure without transfer_from, {smaller}or profile the other device for "
+        f"this search space first: hwnas profile +target={config.transfer_from} "
         f"search_space={config.spaces[0]}"
     )
 
@@ -196,9 +198,9 @@ def _error_messages(table: LatencyTable, space: str) -> Iterator[str]:
     error, n_predicted = known["error"], len(table.entries) - len(table.plans())
     seen = "leave-one-out" if "foretold" in known else "in neither the fit nor the interval"
     predicted = f", {n_predicted} of them predicted" * bool(n_predicted)
-    of = f" of {space}" * (len(table.calibration) > 1)
+    scope = f" of {space}" * (len(table.calibration) > 1)
     yield f"{len(table.entries)} operators in {table.path}{predicted}."
-    yield f"Error on {error['n']} networks{of}, {seen}:"
+    yield f"Error on {error['n']} networks{scope}, {seen}:"
     for name in ("table", "macs"):
         e = error[name]
         yield (
@@ -249,11 +251,11 @@ def _networks_if_accurate(
             "within": config.tolerance, "share": config.coverage, "long_s": math.inf,
             "rounds": _ROUNDS,
         }  # fmt: skip
-        begun = fill(table, other, [subject], pool, effort(config, other, **goal), phases)
-        if begun is not None and begun.share >= config.coverage:
-            return begun.wholes
-        if begun is not None:
-            message = f"{begun.share:.1%} of {len(begun.wholes)} networks are predicted within "
+        outcome = fill(table, other, [subject], pool, effort(config, other, **goal), phases)
+        if outcome is not None and outcome.share >= config.coverage:
+            return outcome.wholes
+        if outcome is not None:
+            message = f"{outcome.share:.1%} of {len(outcome.wholes)} networks are predicted within "
             phases.say([f"{message}{config.tolerance:.0%}: all operators are timed now."])
             return None
     if other is None or space not in table.calibration:
@@ -285,7 +287,7 @@ def _confirming_networks(
         < config.coverage
     ):
         return None
-    predicted = [calibration.predict(each.features) for each in held_out]
+    predicted = [calibration.predict(network.features) for network in held_out]
     error = operator_measurement.prediction_error(calibration, held_out, predicted)
     table.calibration[space]["error"] = error
     roles = ["held_out"] * len(held_out)

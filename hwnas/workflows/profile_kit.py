@@ -73,16 +73,16 @@ def _write_kit(path: Path, config: ProfileConfig, parts: Networks) -> tuple[Path
 
 def _sample(parts: Networks, n: int, seed: int) -> list[Genotype]:
     """Return distinct networks that can be written for the target."""
-    rng, found = random.Random(seed), dict[str, Genotype]()
+    rng, genotypes = random.Random(seed), dict[str, Genotype]()
     ends = [end for m in parts.space.members for end in (m.smallest(), m.largest())]
     for step in range(20 * n):
         genotype = ends[step] if step < len(ends) else parts.space.sample(rng)
-        if genotype.id in found or not _is_writable(parts, genotype):
+        if genotype.id in genotypes or not _is_writable(parts, genotype):
             continue
-        found[genotype.id] = genotype
-        if len(found) == n:
+        genotypes[genotype.id] = genotype
+        if len(genotypes) == n:
             break
-    return list(found.values())
+    return list(genotypes.values())
 
 
 def _is_writable(parts: Networks, genotype: Genotype) -> bool:
@@ -103,8 +103,8 @@ def _first_networks(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 def _next_networks(config: ProfileConfig, parts: Networks) -> list[Genotype]:
     run = Run.load(Path(str(config.front_of)), "front_of")
     run.check_complete()
-    found = in_space(run.candidates_for(config.target.name), parts.space, "front_of")
-    return next_to_measure(backend.load_device(config.target), found, parts.lower, config.n)
+    candidates = in_space(run.candidates_for(config.target.name), parts.space, "front_of")
+    return next_to_measure(backend.load_device(config.target), candidates, parts.lower, config.n)
 
 
 def measurement_advice(
@@ -174,25 +174,25 @@ def _front_probabilities(pool: Sequence[Candidate], ms: Floats, std: Floats) -> 
     name = quality_in(pool[0].figures)
     good = np.array([c.figures[name].value for c in pool]) * (1 if metric_of(name).maximise else -1)
     incumbent = np.array([min(ms[good > mine], default=np.inf) for mine in good])
-    found: Floats = stats.norm.cdf((incumbent - ms) / std)
-    return found
+    result: Floats = stats.norm.cdf((incumbent - ms) / std)
+    return result
 
 
 def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     target = config.target
     facts = {"batch": target.batch, "dtype": target.dtype, "threads": target.threads}
-    found = measurements.read_measurements(
+    readings = measurements.read_measurements(
         _files(config.measured), parts.space, facts, config.drift
     )
-    notes = [*found.left_out]
-    if len(found.ms) < MIN_NETWORKS:
+    notes = [*readings.left_out]
+    if len(readings.ms) < MIN_NETWORKS:
         raise TableError(
-            f"measured={config.measured}: only {len(found.ms)} networks can be used. Measure "
+            f"measured={config.measured}: only {len(readings.ms)} networks can be used. Measure "
             f"{_ENOUGH} or more, at least {MIN_NETWORKS}."
             + f" Left out: {'; '.join(notes[:3])}."
             * bool(notes)
         )
-    device = _fitted_device(config, parts, found.ms, notes)
+    device = _fitted_device(config, parts, readings.ms, notes)
     path = backend.device_path(target)
     notes += _lost_measurements(path, device, config.drift)
     e, reach = device.leave_one_out(), device.interval_half_width
@@ -229,8 +229,8 @@ def _warnings(device: MeasuredDevice) -> list[str]:
 
 def _files(measured: object) -> list[Path]:
     """Return the named files without duplicates."""
-    words = measured if isinstance(measured, list | tuple) else [measured]
-    return [Path(word) for word in dict.fromkeys(map(str, words))]
+    paths = measured if isinstance(measured, list | tuple) else [measured]
+    return [Path(word) for word in dict.fromkeys(map(str, paths))]
 
 
 def _fitted_device(
@@ -243,8 +243,8 @@ def _fitted_device(
         reference, operator_work([parts.lower(g) for g in networks]), np.array(list(ms.values())),
         target.batch, backend.device_setting(target), (),
     )  # fmt: skip
-    most = len(networks) // 5
-    for _ in range(most):
+    n_max = len(networks) // 5
+    for _ in range(n_max):
         if (index := device.outlier()) is None:
             break
         value, _half = device.predict_without(index)
@@ -282,7 +282,7 @@ def _lost_measurements(path: Path, device: MeasuredDevice, allowed: float) -> li
             f"search_space='[OLD,NEW]', or name {another}"
         )
     old, new = (
-        dict(zip(map(str, each.measured.rows()), each.ms, strict=True)) for each in (before, device)
+        dict(zip(map(str, fit.measured.rows()), fit.ms, strict=True)) for fit in (before, device)
     )
     changes = [max(old[k] / new[k], new[k] / old[k]) - 1 for k in old.keys() & new.keys()]
     if changes and (change := statistics.median(changes)) > allowed:
@@ -292,5 +292,5 @@ def _lost_measurements(path: Path, device: MeasuredDevice, allowed: float) -> li
             f"another device, name {another}"
         )
     n = len(old.keys() - new.keys())
-    words = f"{n} networks that {path} had before: to keep them, measured='[OLD.csv,NEW.csv]'"
-    return [words] if n else []
+    message = f"{n} networks that {path} had before: to keep them, measured='[OLD.csv,NEW.csv]'"
+    return [message] if n else []

@@ -54,8 +54,8 @@ class LatencyBreakdown:
     def messages(self) -> list[str]:
         """The total latency with its source, and the files, as text."""
         total = sum(layer.latency_ms for layer in self.layers)
-        where = f"Files in {self.path}: layers.csv layers.png"
-        return [f"Sum {total:.5f} ms, {self.source}. {where}"]
+        files = f"Files in {self.path}: layers.csv layers.png"
+        return [f"Sum {total:.5f} ms, {self.source}. {files}"]
 
 
 def layer_latencies(networks: Networks, config: ProfileConfig) -> LatencyBreakdown:
@@ -108,16 +108,16 @@ def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
         return space.genotype(options)
     path = Path(text)
     if not path.is_file():
-        found = sorted(
+        matches = sorted(
             [*_RUNS.glob(f"*/models/{text}.json"), *_RUNS.glob(f"*/*/models/{text}.json")]
         )
-        if not found:
+        if not matches:
             raise ConfigError(
                 f"genotype={text}: no such file, and no run in {_RUNS} has a front member with "
                 "this id. Allowed: smallest, largest, random, options as JSON, RUN/models/ID.json, "
                 "the id of a member, or, for profile, MODEL.onnx."
             )
-        path = found[-1]
+        path = matches[-1]
     if path.suffix.lower() != ".json":
         raise ConfigError(
             f"genotype={text}: this is no JSON file (suffix .json). Allowed: RUN/models/ID.json, "
@@ -126,10 +126,10 @@ def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
         )
     try:
         called = f"genotype={text}: {path}"
-        made = read_json(VerifiedModelFile, path, ConfigError, called, newest=FORMAT)
+        content = read_json(VerifiedModelFile, path, ConfigError, called, newest=FORMAT)
     except FileNotFoundError:
         raise ConfigError(f"genotype={text}: {path} was not found. Correct the path.") from None
-    return space.genotype(made["genotype"])
+    return space.genotype(content["genotype"])
 
 
 def _find(networks: Networks, text: str, seed: int) -> tuple[str, Graph]:

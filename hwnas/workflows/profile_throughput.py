@@ -56,7 +56,7 @@ class _Throughput:
     @property
     def middle(self) -> MeasuredNetwork:
         """The median network."""
-        by_latency = sorted(self.held_out, key=lambda whole: whole.timing.median_ms)
+        by_latency = sorted(self.held_out, key=lambda network: network.timing.median_ms)
         return by_latency[len(by_latency) // 2]
 
     def percentiles(self) -> str:
@@ -80,9 +80,11 @@ class _Throughput:
         genotype = self.middle.genotype
         lowered = dataclasses.replace(self.parts.lower(genotype), batch=0, threads=0)
         target = self.parts.target_of(genotype)
-        found = throughput.time_batch_sizes(lowered, target, self._worker, self.phases)
-        best = throughput.recommended_batch(found)
-        sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
+        timings = throughput.time_batch_sizes(lowered, target, self._worker, self.phases)
+        best = throughput.recommended_batch(timings)
+        sizes = ", ".join(
+            f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in timings
+        )
         return f"Batch sizes: {sizes}. Recommended: {best.size}."
 
     def runtimes(self) -> str:
@@ -91,20 +93,20 @@ class _Throughput:
         chosen = random.Random(self.config.seed).sample(list(self.held_out), n)
         # With each target's dtype, batch size and threads, whatever the network chooses.
         nets = [
-            dataclasses.replace(self.parts.lower(whole.genotype), dtype="", batch=0, threads=0)
-            for whole in chosen
+            dataclasses.replace(self.parts.lower(network.genotype), dtype="", batch=0, threads=0)
+            for network in chosen
         ]
         target = self.config.target
-        found = throughput.compare_runtimes(
+        latencies = throughput.compare_runtimes(
             nets, _comparable_targets(target), self._worker, self.phases
         )
         name = f"{target.runtime} {target.dtype}"
-        if name not in found:
+        if name not in latencies:
             return f"{name} cannot run a network of this search space; runtimes are not compared."
-        own = found[name]
+        reference = latencies[name]
         ratios = {
-            name: statistics.median(a / b for a, b in zip(values, own, strict=True))
-            for name, values in found.items()
+            name: statistics.median(a / b for a, b in zip(values, reference, strict=True))
+            for name, values in latencies.items()
         }
         fastest = min(ratios, key=lambda name: ratios[name])
         compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
@@ -119,7 +121,7 @@ class _Throughput:
 
 def _comparable_targets(target: Target) -> list[Target]:
     """Return the device's targets with each installed, measured backend and dtype."""
-    found, plain = [], dataclasses.replace(target, batch=1, batches=[], thread_counts=[])
+    targets, plain = [], dataclasses.replace(target, batch=1, batches=[], thread_counts=[])
     for backend in backends.known():
         if not backend.measured or backends.lacking(backend.needs):
             continue
@@ -127,5 +129,5 @@ def _comparable_targets(target: Target) -> list[Target]:
             with contextlib.suppress(ConfigError):  # the target or this CPU does not support it
                 other = dataclasses.replace(plain, runtime=backend.name, dtype=dtype)
                 base.backend_of(other)
-                found.append(other)
-    return found
+                targets.append(other)
+    return targets

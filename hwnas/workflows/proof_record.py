@@ -89,14 +89,14 @@ def record(
     space = parts.space.member(genotype)
     data, verify = parts.data, f"hwnas verify {shlex.quote(str(place))}"
     position = list(pick.manifest.get("targets", [context.target])).index(context.target)
-    words = of_target(pick.manifest["arguments"], position)
+    overrides = of_target(pick.manifest["arguments"], position)
     if lowered.dtype:  # a dtype chosen by the network overrides the target's
-        words = [*words, f"target.dtype={lowered.dtype}"]
+        overrides = [*overrides, f"target.dtype={lowered.dtype}"]
     for key, n in ((annotations.BATCH, lowered.batch), (annotations.THREADS, lowered.threads)):
         if n:  # as for the dtype
             choice = f"target.{annotations.OF_TARGETS[key]}="
-            words = [*(w for w in words if not w.startswith(choice)), f"target.{key}={n}"]
-    costs = shlex.join(words)
+            overrides = [*(w for w in overrides if not w.startswith(choice)), f"target.{key}={n}"]
+    costs = shlex.join(overrides)
     batch_size = config.train.for_images(len(data.train)).images_per_step
     figures = evidence.cost.figures
     held = {**figures, **means}
@@ -166,9 +166,13 @@ def record(
 
 def _versions(target: Target, evidence: ProofEvidence) -> dict[str, str]:
     """Return the versions of the packages that built and ran the artefacts."""
-    made = backends.fingerprint_packages(target.runtime, target.dtype)
-    ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
-    return {n: backends.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}
+    build_packages = backends.fingerprint_packages(target.runtime, target.dtype)
+    run_packages = [
+        package for name in evidence.agreements for package in kinds()[name].needs.values()
+    ]
+    return {
+        n: backends.version(n) for n in dict.fromkeys([*_RECORDED, *run_packages, *build_packages])
+    }
 
 
 def _machine(target: Target) -> Row:
@@ -199,8 +203,8 @@ def reported(order: ExportRequest, pick: PickedNetwork, files: Mapping[str, str]
         files: SHA-256 of the files of the export, by name.
     """
     run = Path(order.config.run)
-    where = run / pick.context.target if (run / pick.context.target).is_dir() else run
-    if (known := read_model(where, pick.genotype.id)) is None:
+    folder = run / pick.context.target if (run / pick.context.target).is_dir() else run
+    if (known := read_model(folder, pick.genotype.id)) is None:
         return None
     weights, finishing = "these weights", pick.manifest.get("finishing")
     in_int8 = any(name.endswith("_int8") for name in known["figures"])

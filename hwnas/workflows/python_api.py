@@ -103,7 +103,7 @@ def search(
         return _search_table(arguments, custom, reporter)
     from hwnas.workflows.search.run import search_for_front as run
 
-    configs = [compose("search", each) for each in for_targets(arguments)]
+    configs = [compose("search", target_arguments) for target_arguments in for_targets(arguments)]
     if len(configs) > 1:
         config.check_common(configs)
     outcome = run(config.agreed(configs), arguments, reporter, custom)
@@ -244,7 +244,7 @@ def export(run: Folder, *, progress: ProgressOption = None, **options: Any) -> l
     from hwnas.workflows.export import export as write
 
     result, messages = _run(write, "export", progress, {"run": run, **options})
-    return [replace(each, messages=messages) for each in result.checked().exports]
+    return [replace(item, messages=messages) for item in result.checked().exports]
 
 
 def compress(
@@ -306,7 +306,10 @@ def split(export: Folder, *, progress: ProgressOption = None, **options: Any) ->
     from hwnas.workflows.split import split as run
 
     arguments = as_arguments({"export": export, **options})
-    configs = [compose("split", each) for each in for_targets(arguments, searched=False)]
+    configs = [
+        compose("split", target_arguments)
+        for target_arguments in for_targets(arguments, searched=False)
+    ]
     return run(configs, arguments, RecordingReporter(progress_display(progress)))
 
 

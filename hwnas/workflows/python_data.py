@@ -69,17 +69,17 @@ def is_by_split(data: object) -> bool:
 def _splits(data: Any) -> dict[str, Any]:
     """Return the data of each split, the training split first."""
     if is_by_split(data):
-        found: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
         for name, part in data.items():
-            if (split := split_of(str(name))) not in SPLITS or split in found:
+            if (split := split_of(str(name))) not in SPLITS or split in parts:
                 raise ConfigError(
                     f"{ARGUMENT} has the splits {', '.join(map(repr, data))}. Allowed: each of "
                     "train, validation and test at most once."
                 )
-            found[split] = part
-        if "train" not in found:
-            raise ConfigError(f"{ARGUMENT} has no split train, only {', '.join(found)}. Add it.")
-        return {split: found[split] for split in SPLITS if split in found}
+            parts[split] = part
+        if "train" not in parts:
+            raise ConfigError(f"{ARGUMENT} has no split train, only {', '.join(parts)}. Add it.")
+        return {split: parts[split] for split in SPLITS if split in parts}
     if isinstance(data, tuple) and all(map(_is_split, data)):
         if len(data) == 2:
             return {"train": data[0], "test": data[1]}
@@ -167,9 +167,9 @@ def _loader_items(loader: "DataLoader[Any]") -> Iterable[Any]:
 def _pair(i: int, item: Any) -> tuple[Any, Any]:
     """Return image and target of an item: a pair, or a dict with usual keys."""
     if isinstance(item, Mapping):
-        found = [[key for key in keys if key in item] for keys in _KEYS]
-        if all(len(keys) == 1 for keys in found):
-            return tuple(item[keys[0]] for keys in found)
+        matches = [[key for key in keys if key in item] for keys in _KEYS]
+        if all(len(keys) == 1 for keys in matches):
+            return tuple(item[keys[0]] for keys in matches)
         raise ConfigError(
             f"{ARGUMENT}: item {i} has the keys {', '.join(map(str, item))}; it must have one of "
             f"{', '.join(_KEYS[0])}, and one of {', '.join(_KEYS[1])}. Rename them."

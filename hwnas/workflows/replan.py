@@ -53,8 +53,8 @@ def serve_check(
 
     pools = _pools(config)
     python = config.python or sys.executable
-    found = servers.probe(python)
-    name = servers.choose_server(config.server, python, found)
+    packages = servers.probe(python)
+    name = servers.choose_server(config.server, python, packages)
     checker = validation.ServeChecker(
         validation.ServeCheckOptions(
             config.loads, config.seconds, config.repeats, config.drift, config.retries, config.seed
@@ -65,12 +65,14 @@ def serve_check(
     profiles: list[Row] = []
     ready = []
     for pool in pools:
-        with servers.run_server(name, python, found, validation.pools_to_serve([pool])) as server:
+        with servers.run_server(
+            name, python, packages, validation.pools_to_serve([pool])
+        ) as server:
             profile, loads = checker.checked(pool, server)
             profiles += _profile_rows(pool, profile)
             rows += loads
             ready.append(server.ready_s)
-    version = servers.SERVERS[name].version(found)
+    version = servers.SERVERS[name].version(packages)
     sentences = [
         f"{name} {version} of {python} was ready after {max(ready):.1f} s; latencies count from "
         "when requests were due.",
@@ -142,17 +144,17 @@ def _slowdown_warning(rows: Sequence[Row]) -> list[str]:
         return []
     worst = max(surely, key=lambda row: row[name])
     low, more, high = (worst[f"{name}{end}"] - 1 for end in ("_low", "", "_high"))
-    where = f"{worst['pool']} at {worst['load']:.0%}"
+    case = f"{worst['pool']} at {worst['load']:.0%}"
     longer = f"{more:.0%} longer (95 % {low:.0%} to {high:.0%})"
-    found = f"p99 of {where} is that of batches that take {longer}"
+    finding = f"p99 of {case} is that of batches that take {longer}"
     if name == "batch_slowdown":
-        found = (
-            f"by its own measurement batches of {where} take {longer}; with these, the error of "
+        finding = (
+            f"by its own measurement batches of {case} take {longer}; with these, the error of "
             f"the simulated p99 is {worst['error_explained_p99']:+.1%}"
         )
     return [
-        f"Under load the server is slower than in its profile: {found}. Where a device of the plan "
-        f"is as this machine, derate: {1 / (1 + more):.2f} in the fleet file allows for it."
+        f"Under load the server is slower than in its profile: {finding}. Where a device of the "
+        f"plan is as this machine, derate: {1 / (1 + more):.2f} in the fleet file allows for it."
     ]
 
 
@@ -242,7 +244,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     begin_s = calendar.begin_seconds(old.begin_min, n_hours)
     if config.begin is not None:
         begin_s = calendar.parse_date(config.begin, "begin")
-    begun = 0.0 if seen.by_hour else calendar.begin_or_midnight(begin_s, n_hours)
+    origin_s = 0.0 if seen.by_hour else calendar.begin_or_midnight(begin_s, n_hours)
     service, fleet = (Path(sources[name]) for name in _SOURCES)
     problem = alternatives.without_sketches(read_problem(service, fleet, begin_s))
     check_required_keys(problem, old.objective, fleet)
@@ -254,16 +256,16 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         config.limit_s,
     )
     seeds = range(config.seed, config.seed + config.n_seeds)
-    demand = aggregate_samples(seen.samples, n_hours, begun)
-    found = replanner.replan(problem, old, demand, manner, seeds, reporter)
-    new = found.planning.plan
-    rows, now = decisions.rows(old, found), found.planning
+    demand = aggregate_samples(seen.samples, n_hours, origin_s)
+    outcome = replanner.replan(problem, old, demand, manner, seeds, reporter)
+    new = outcome.planning.plan
+    rows, now = decisions.rows(old, outcome), outcome.planning
     every = summary.tables(new, now.statistics, now.failures, now.spike_statistics)
     tables = {"decisions": rows, **every}
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
     sentences = [
-        *decisions.describe_decisions(old, found, demand.down),
-        *summary.describe_plan(found.planning),
+        *decisions.describe_decisions(old, outcome, demand.down),
+        *summary.describe_plan(outcome.planning),
     ]
     planned = FolderResult(Path(), sentences, tables, MAIN_TABLE)
     content = files_of(new, planned, [*now.statistics, *now.spike_statistics])
@@ -276,26 +278,26 @@ def _replace_plan(
     config: ReplanConfig, arguments: Sequence[str], result: FolderResult, content: dict[str, bytes]
 ) -> FolderResult:
     """Write a plan and replace the plan that it is based on."""
-    given, own = Path(config.plan), Path(config.plan).resolve()
-    beside, former = own.with_name(f".{own.name}.new"), _former_path(own)
-    for left in (beside, former):  # left by a killed process
-        shutil.rmtree(left, ignore_errors=True)
-    found = write_plan_folder("replan", config, arguments, result, content, beside)
-    own.rename(former)
-    beside.rename(own)
+    path, resolved = Path(config.plan), Path(config.plan).resolve()
+    beside, former = resolved.with_name(f".{resolved.name}.new"), _former_path(resolved)
+    for folder in (beside, former):  # left by a killed process
+        shutil.rmtree(folder, ignore_errors=True)
+    outcome = write_plan_folder("replan", config, arguments, result, content, beside)
+    resolved.rename(former)
+    beside.rename(resolved)
     shutil.rmtree(former)
-    return replace(found, path=own if given.name in ("", "..") else given)
+    return replace(outcome, path=resolved if path.name in ("", "..") else path)
 
 
-def _former_path(own: Path) -> Path:
-    return own.with_name(f".{own.name}.former")
+def _former_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.former")
 
 
-def _restore_plan(given: Path) -> None:
+def _restore_plan(path: Path) -> None:
     """Restore the name of a plan if a process was killed while it replaced the plan."""
-    own = given.resolve()
-    if not own.exists() and _former_path(own).is_dir():
-        _former_path(own).rename(own)
+    resolved = path.resolve()
+    if not resolved.exists() and _former_path(resolved).is_dir():
+        _former_path(resolved).rename(resolved)
 
 
 def _sources(config: ReplanConfig) -> dict[str, str]:
@@ -305,10 +307,10 @@ def _sources(config: ReplanConfig) -> dict[str, str]:
         RunError: the plan does not record them.
         ConfigError: the files do not exist.
     """
-    given = {name: file for name in _SOURCES if (file := getattr(config, name)) is not None}
-    if len(given) < len(_SOURCES):
+    paths = {name: file for name in _SOURCES if (file := getattr(config, name)) is not None}
+    if len(paths) < len(_SOURCES):
         path, known = Path(config.plan, "manifest.json"), recorded(Path(config.plan))
-        for name in {*_SOURCES} - {*given}:
+        for name in {*_SOURCES} - {*paths}:
             if not (place := known.get(name, "")):
                 raise RunError(f"{path} does not record its {name} file. Give it: {name}=FILE.")
             if not Path(place).exists():
@@ -316,8 +318,8 @@ def _sources(config: ReplanConfig) -> dict[str, str]:
                     f"The {name} file of the plan, {place}, was not found. Start hwnas in the "
                     f"folder where the plan was made, or give it: {name}=FILE."
                 )
-            given[name] = place
-    return given
+            paths[name] = place
+    return paths
 
 
 def _read_telemetry(config: ReplanConfig, plan: "DeploymentPlan") -> _ReadTelemetry:
@@ -326,10 +328,10 @@ def _read_telemetry(config: ReplanConfig, plan: "DeploymentPlan") -> _ReadTeleme
 
     if not telemetry.is_url(config.telemetry):
         return _ReadTelemetry(*telemetry.read_samples(Path(config.telemetry), plan))
-    asked = config.query
+    options = config.query
     queries = {name: query for name in ("rate", "late", "p99_ms", "down")
-               if (query := getattr(asked, name))}  # fmt: skip
+               if (query := getattr(options, name))}  # fmt: skip
     now = time.time()
-    over = telemetry.TimeRange(now - asked.window_h * 3600, now, asked.step_s)
-    found = telemetry.query_samples(config.telemetry, queries, over, asked.timeout_s, plan)
-    return _ReadTelemetry(found, by_hour=False)
+    over = telemetry.TimeRange(now - options.window_h * 3600, now, options.step_s)
+    samples = telemetry.query_samples(config.telemetry, queries, over, options.timeout_s, plan)
+    return _ReadTelemetry(samples, by_hour=False)

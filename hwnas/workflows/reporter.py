@@ -100,11 +100,11 @@ class Stopwatch:
         try:
             yield
         finally:
-            took = self._clock() - start
+            elapsed = self._clock() - start
             inner = self._nested.pop()
-            self.seconds[name] = self.seconds.get(name, 0.0) + took - inner
+            self.seconds[name] = self.seconds.get(name, 0.0) + elapsed - inner
             if self._nested:
-                self._nested[-1] += took
+                self._nested[-1] += elapsed
 
 
 @final

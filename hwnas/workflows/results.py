@@ -258,12 +258,12 @@ class SearchResult(os.PathLike[str]):
         Raises:
             RunError: no trial is finished yet, or the study of an unfinished search is unreadable.
         """
-        if (found := so_far(self.path)) is None and (found := read_table(self.path)) is None:
+        if (table := so_far(self.path)) is None and (table := read_table(self.path)) is None:
             raise RunError(
                 f"{self.path}: no trial is finished yet. Wait for the first one, or continue the "
                 f"search: hwnas.search(resume='{self.path}')."
             )
-        return found
+        return table
 
     @property
     def targets(self) -> dict[str, "SearchResult"]:

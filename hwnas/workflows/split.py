@@ -58,40 +58,43 @@ def split(
     folder = Path(config.export)
     recorded = proofs.read_proof(folder)
     folders.check_unchanged(folder, recorded["files"])
-    whole = network_splits.read_exported_network(folder, recorded)
-    targets = [_target(each, recorded, whole) for each in configs]
-    splits = network_splits.find_splits(whole, config.cuts)
+    exported = network_splits.read_exported_network(folder, recorded)
+    targets = [_target(options, recorded, exported) for options in configs]
+    splits = network_splits.find_splits(exported, config.cuts)
     images = _images(folder, recorded)
     outputs = list[SplitOutputs]()
     with reporter.phase("Check parts", len(splits)) as advance:
-        for each in splits:
-            outputs.append(network_splits.run_split(each, whole, images))
+        for export_split in splits:
+            outputs.append(network_splits.run_split(export_split, exported, images))
             advance(1)
-    every = [*split_timing.timed_parts(whole, splits, outputs, images)]
-    timed = [t for each, target in zip(configs, targets, strict=True)
-             for t in _time_parts(every, each, target, reporter)]  # fmt: skip
-    profile = [_profile_row(each, whole) for each in timed]
-    cuts = [_cut(each, of, whole) for each, of in zip(splits, outputs, strict=True)]
+    every = [*split_timing.timed_parts(exported, splits, outputs, images)]
+    timed = [t for options, target in zip(configs, targets, strict=True)
+             for t in _time_parts(every, options, target, reporter)]  # fmt: skip
+    profile = [_profile_row(timing, exported) for timing in timed]
+    cuts = [
+        _cut(export_split, output, exported)
+        for export_split, output in zip(splits, outputs, strict=True)
+    ]
     tables = _SplitTables(cuts, [_row(cut, profile) for cut in cuts], profile)
     content = {f"{p.place}/{p.file}": p.model for p in every if p.place} | _target_files(timed)
     path = _write_folder(configs, arguments, targets, tables, content)
-    names = [each.name for each in splits] + ["cuts.csv", PROFILE, FILE, "manifest.json"]
-    sentences = [*_sentences(cuts, whole, path), *_drifts(profile)]
+    names = [s.name for s in splits] + ["cuts.csv", PROFILE, FILE, "manifest.json"]
+    sentences = [*_sentences(cuts, exported, path), *_drifts(profile)]
     return FolderResult(path, sentences, {"cuts": tables.rows, "profile": profile}, "cuts", names)
 
 
-def _target(config: SplitConfig, recorded: Proof, whole: ExportedNetwork) -> Target:
+def _target(config: SplitConfig, recorded: Proof, exported: ExportedNetwork) -> Target:
     """Return a target that can run the parts.
 
     Raises:
         ConfigError: its dtype differs from the export's, or a package is missing.
     """
     target = config.target or proofs.target_of(recorded)
-    if target.dtype != whole.precision:
+    if target.dtype != exported.precision:
         raise ConfigError(
             f"Target '{target.name}' computes in {target.dtype}, but the export in "
-            f"{whole.precision}. Set target.dtype={whole.precision}, or with several targets "
-            f"{target.name}.target.dtype={whole.precision}."
+            f"{exported.precision}. Set target.dtype={exported.precision}, or with several targets "
+            f"{target.name}.target.dtype={exported.precision}."
         )
     if why := backends.lacking(backends.get(target.runtime).needs):
         raise ConfigError(f"Costs on target '{target.name}' are unknown: {why}.")
@@ -119,16 +122,16 @@ def _time_parts(
 def _target_files(timed: Sequence[PartTiming]) -> dict[str, bytes]:
     """Return the files of each target by path, for the smallest batch size."""
     result = dict[str, bytes]()
-    for each in timed:
-        for name, content in each.files.items() if each.part.place else ():
-            result.setdefault(f"{each.part.place}/{each.target.name}/{name}", content)
+    for timing in timed:
+        for name, content in timing.files.items() if timing.part.place else ():
+            result.setdefault(f"{timing.part.place}/{timing.target.name}/{name}", content)
     return result
 
 
-def _profile_row(timed: PartTiming, whole: ExportedNetwork) -> Row:
+def _profile_row(timed: PartTiming, exported: ExportedNetwork) -> Row:
     """Return a row in the format of plan profiles, with the timing method."""
     figures, target = timed.cost.figures, timed.target
-    row: Row = {"id": timed.part.id, "precision": whole.precision, "target": target.name}
+    row: Row = {"id": timed.part.id, "precision": exported.precision, "target": target.name}
     row |= {"engine": target.engine, "threads": target.threads, "batch": target.batch}
     row |= figures["latency_ms"].columns("latency_ms")
     row["source"] = row.pop("latency_ms_source")
@@ -136,12 +139,12 @@ def _profile_row(timed: PartTiming, whole: ExportedNetwork) -> Row:
     return row | {"drifted": bool(timed.cost.details.get("drifted", 0.0))}
 
 
-def _cut(split: ExportSplit, outputs: SplitOutputs, whole: ExportedNetwork) -> SplitPoint:
+def _cut(split: ExportSplit, outputs: SplitOutputs, exported: ExportedNetwork) -> SplitPoint:
     head, tail = (
-        f"{split.part_id(side, whole)}-{whole.precision}" for side in network_splits.SIDES
+        f"{split.part_id(side, exported)}-{exported.precision}" for side in network_splits.SIDES
     )
     return {
-        "name": split.name, "model": whole.name, "head": head, "tail": tail,
+        "name": split.name, "model": exported.name, "head": head, "tail": tail,
         "activation_kib": outputs.sent_kib, "after": split.cut.after, "shape": [*split.cut.shape],
         "dtype": outputs.sent.dtype.name, "head_macs": split.share,
     }  # fmt: skip
@@ -150,10 +153,10 @@ def _cut(split: ExportSplit, outputs: SplitOutputs, whole: ExportedNetwork) -> S
 def _row(cut: SplitPoint, profile: Sequence[Row]) -> Row:
     """Return a split point, with the latency of its parts at the smallest timed batch size."""
     row: Row = {name: cut[name] for name in ("name", "after", "activation_kib", "head_macs")}
-    for each in profile:
-        part, _, side = str(each["place"]).partition("/")
+    for part_row in profile:
+        part, _, side = str(part_row["place"]).partition("/")
         if part == cut["name"]:
-            row.setdefault(f"{side}_ms.{each['target']}", each["latency_ms"])
+            row.setdefault(f"{side}_ms.{part_row['target']}", part_row["latency_ms"])
     return row
 
 
@@ -192,11 +195,11 @@ def _write_folder(
     return path
 
 
-def _sentences(cuts: Sequence[SplitPoint], whole: ExportedNetwork, path: Path) -> Iterator[str]:
+def _sentences(cuts: Sequence[SplitPoint], exported: ExportedNetwork, path: Path) -> Iterator[str]:
     """Yield the accuracy, data size and use of the parts as text."""
-    c, h, w = whole.network.graph[0].op.in_shape
+    c, h, w = exported.network.graph[0].op.in_shape
     image, least = c * h * w / 1024, min(cut["activation_kib"] for cut in cuts)
-    exact = "bit by bit" if whole.precision == "int8" else "except for rounding"
+    exact = "bit by bit" if exported.precision == "int8" else "except for rounding"
     yield f"Each head and its tail have the outputs of the whole network, {exact}."
     fewer = "no cut sends less" if least >= image else f"the smallest of a cut is {least:.3g} KiB"
     yield (

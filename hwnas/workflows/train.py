@@ -137,10 +137,12 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
 
 
 def _setup(config: TrainConfig, progress: Progress) -> TrainingSetup:
-    read = supernets.read_space_and_data(space_names(config.search_space), config.dataset, progress)
+    space_and_data = supernets.read_space_and_data(
+        space_names(config.search_space), config.dataset, progress
+    )
     folder = Path(config.run.supernets)
     training = supernets.SupernetTraining(config.dataset, config.train, config.seed, folder)
-    (only,) = training.setups(*read).values()
+    (only,) = training.setups(*space_and_data).values()
     return only
 
 
@@ -195,22 +197,24 @@ def _train_supernet(
         for genotype in genotypes:
             figures.append(evaluator.score(genotype).figure)
             advance(1)
-    smallest, largest, *some = figures
+    smallest, largest, *random_figures = figures
     n, metric = len(setup.data.validation), setup.data.task.metric
     table: list[Line] = []
     table.append(("smallest subnet", *_cells(metric, smallest)))
-    middle = statistics.median(figure.value for figure in some)
-    ends = [figure.value for figure in some]
+    middle = statistics.median(figure.value for figure in random_figures)
+    ends = [figure.value for figure in random_figures]
     spread = (
         f"{format_value(metric, min(ends))} to {format_value(metric, max(ends))} (lowest, highest)"
     )
-    table.append((f"median of {len(some)} random subnets", format_value(metric, middle), spread))
+    table.append(
+        (f"median of {len(random_figures)} random subnets", format_value(metric, middle), spread)
+    )
     table.append(("largest subnet", *_cells(metric, largest)))
     path = setup.checkpoint().path
     figures_by_name = {
         f"{metric}_smallest": smallest.to_json(),
         f"{metric}_largest": largest.to_json(),
-        f"{metric}_random": [figure.to_json() for figure in some],
+        f"{metric}_random": [figure.to_json() for figure in random_figures],
         f"{metric}_random_median": middle,
         "genotypes": [genotype.to_dict() for genotype in genotypes],
     }
@@ -238,10 +242,10 @@ def _train_alone(
         for dtype, form in forms.items():
             with phases.timed(f"Read {name}"):
                 batches = setup.data.batches(split, setup.resolution(job.genotype))
-                each = np.concatenate([per_sample(task, form, *batch) for batch in batches])
-            figure = scores[f"{name}{_SUFFIX.get(dtype, '')}"] = task.score(each)
+                values = np.concatenate([per_sample(task, form, *batch) for batch in batches])
+            figure = scores[f"{name}{_SUFFIX.get(dtype, '')}"] = task.score(values)
             table.append(
-                (f"{name} split ({len(each)} images){dtype}", *_cells(task.metric, figure))
+                (f"{name} split ({len(values)} images){dtype}", *_cells(task.metric, figure))
             )
     longer = "train.epochs" if job.supernet is None else "train.fine_tuning_epochs"
     return (

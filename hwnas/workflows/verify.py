@@ -86,19 +86,23 @@ class RepeatedExits:
         """
         if not self._found:
             return []
-        figure, at = self._task.score(np.concatenate(self._found)), np.concatenate(self._at)
+        figure, indices = (
+            self._task.score(np.concatenate(self._found)),
+            np.concatenate(self._at),
+        )
         proven = self._leaving["found"]
-        shares = [float((at == i).mean()) for i in range(len(proven["left"]))]
+        shares = [float((indices == i).mean()) for i in range(len(proven["left"]))]
         # Rounding differs between machines and changes at most one prediction in a thousand.
-        allowed = max(0.001, 1.5 / len(at))
+        allowed = max(0.001, 1.5 / len(indices))
         off = [abs(share - row[0]) for share, row in zip(shares, proven["left"], strict=True)]
         if max(*off, abs(figure.value - proven["accuracy"][0])) > allowed:
             self.failed.append("exits.left")
-        left = ", ".join(f"{share:.1%}" for share in shares)
+        leaving = ", ".join(f"{share:.1%}" for share in shares)
         expected = ", ".join(f"{row[0]:.1%}" for row in proven["left"])
         return [
-            f"Leaving early: {left} leave at the exits, accuracy {figure.value:.4f} on {len(at):,} "
-            f"test images; the proof says {expected} and {proven['accuracy'][0]:.4f}."
+            f"Leaving early: {leaving} leave at the exits, accuracy {figure.value:.4f} on "
+            f"{len(indices):,} test images; the proof says {expected} and "
+            f"{proven['accuracy'][0]:.4f}."
         ]
 
 
@@ -173,8 +177,8 @@ class _RepeatedProof:
             if runtimes.needs_worker(name):
                 target = proofs.target_of(self._recorded)
                 worker = worker or stack.enter_context(measure.worker(target, self._config))
-            if name == self._recorded["own_artefact"] and (words := self._engine_message()):
-                self._say(f"{name}: {words}")
+            if name == self._recorded["own_artefact"] and (message := self._engine_message()):
+                self._say(f"{name}: {message}")
             with self._catch_failures(name):
                 self._sessions[name] = self._session(name, worker)
         if not self._sessions and not self.failed:
@@ -235,18 +239,18 @@ class _RepeatedProof:
         """
         if (batches := self._test_split()) is None:
             return
-        each: dict[str, list[PerImageResults]] = {name: [] for name in self._sessions}
+        results: dict[str, list[PerImageResults]] = {name: [] for name in self._sessions}
         for images, targets in batches:
             for name, session in [*self._sessions.items()]:
                 with self._catch_failures(name):
-                    each[name].append(self._task.per_sample(session.run(images), targets))
+                    results[name].append(self._task.per_sample(session.run(images), targets))
             if self._exits is not None:
                 with self._catch_failures("segments"):
                     self._exits.read(images, targets)
         metric = self._task.metric
         for name in self._sessions:
-            n = sum(map(len, each[name]))
-            figure = self._task.score(np.concatenate(each[name]))
+            n = sum(map(len, results[name]))
+            figure = self._task.score(np.concatenate(results[name]))
             before = {**self._known[name]}.get(metric)
             proven = before[0] if isinstance(before, tuple | list) else None
             self._say(

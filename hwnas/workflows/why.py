@@ -44,10 +44,10 @@ def why(config: WhyConfig) -> WhyReport:
     if config.id == "front":
         return WhyReport("", [*_front(run)])
     candidates, objectives = run.record.candidates, run.record.objectives
-    wanted = config.id
-    if wanted in picking.NAMES and wanted != "all":
-        (wanted,) = picking.pick(run.front(distinct(candidates)), wanted)
-    genotype_id = explanation.find(candidates, wanted)
+    name = config.id
+    if name in picking.NAMES and name != "all":
+        (name,) = picking.pick(run.front(distinct(candidates)), name)
+    genotype_id = explanation.find(candidates, name)
     explained = explanation.explain(candidates, genotype_id, objectives)
     verified = run.member(explained.candidate)
     proposal = run.record.proposals[explained.candidate.trial]
@@ -94,15 +94,15 @@ def _headline(explained: Explanation, status: str, verified: Member | None) -> s
     if explained.on_front:
         state = "on the front as searched, off it as verified" if stays is False else "on the front"
     elif stays:
-        how = "stopped early" if candidate.stopped else "dominated"
-        state = f"{how} as searched, on the front as verified"
+        end = "stopped early" if candidate.stopped else "dominated"
+        state = f"{end} as searched, on the front as verified"
     elif candidate.stopped:
         state = "stopped early, as it will hardly be on the front"
     elif explained.now is None and not candidate.reason:
         state = "on no front for all targets, as one of them cannot run it"
-    again = [str(number) for number in explained.trials[1:]]
+    others = [str(number) for number in explained.trials[1:]]
     trials = (
-        f"trial {candidate.trial}{', came again at ' * bool(again)}{_join_words(again, 'trial')}"
+        f"trial {candidate.trial}{', came again at ' * bool(others)}{_join_words(others, 'trial')}"
     )
     return f"{candidate.id}: {state} ({trials}; {status})"
 
@@ -138,7 +138,7 @@ def _proposal_lines(candidate: Candidate, proposal: Proposal, run: Run) -> list[
 
 def _reason(proposal: Proposal, run: Run) -> str:
     sampler = run.config["sampler"]["name"]
-    looked = f"{proposal.n_candidates} candidates looked at"
+    pool = f"{proposal.n_candidates} candidates looked at"
     picked = "drawn at random: costs are not known beforehand"
     if proposal.n_costed:
         picked = "picked to spread the first trials over the range of costs"
@@ -155,8 +155,8 @@ def _reason(proposal: Proposal, run: Run) -> str:
     nothing = "nothing else was known to fit the limits"
     reasons: dict[Phase, str] = {
         "ladder": ladder,
-        "startup": f"by {sampler}, before there is a model: of {looked}, {picked}",
-        "gain": f"by {sampler}: the highest expected gain{second} of {looked}{modelled}{counted}",
+        "startup": f"by {sampler}, before there is a model: of {pool}, {picked}",
+        "gain": f"by {sampler}: the highest expected gain{second} of {pool}{modelled}{counted}",
         "smallest": f"by {sampler}: {nothing}, so the smallest was tried",
         "random": f"by {sampler}, at random: nothing else was left that is known to fit the limits",
         "generation": f"by {sampler}: {generation}",
@@ -171,14 +171,14 @@ def _expectation_lines(candidate: Candidate, proposal: Proposal, run: Run) -> li
         return []
     value, low, high = proposal.expected
     metric = quality_in(run.record.objectives)
-    words = f"Expected {metric_of(metric).label} {value:.4g} (95 %: {low:.4g} to {high:.4g})"
+    text = f"Expected {metric_of(metric).label} {value:.4g} (95 %: {low:.4g} to {high:.4g})"
     if (scored := candidate.figures.get(metric)) is None:
-        words += "; it was not scored."
+        text += "; it was not scored."
     else:
         side = "within" if low <= scored.value <= high else "outside"
-        words += f"; found {scored.value:.4g}, {side} the interval."
+        text += f"; found {scored.value:.4g}, {side} the interval."
     n_within, n = explanation.n_within_intervals(run.record.candidates, run.record.proposals)
-    lines = [f"{words} Of {n} such intervals of this search, {n_within} held."]
+    lines = [f"{text} Of {n} such intervals of this search, {n_within} held."]
     names = costs_in(run.record.objectives)
     for name, cost in zip(names, proposal.costs, strict=False):
         if (figure := candidate.figures.get(name)) is not None:
@@ -205,8 +205,8 @@ def _figures(candidate: Candidate, verified: Member | None) -> Part:
                 table.add("  verified", *_figure_cells(verified_figure))
             elif name in quality_names() and plain.startswith(name):  # accuracy_int8, accuracy_fp32
                 dtype = plain.removeprefix(f"{name}_")
-                words = " ".join(word for word in ("  verified", target, dtype) if word)
-                table.add(words, *_figure_cells(verified_figure))
+                label = " ".join(word for word in ("  verified", target, dtype) if word)
+                table.add(label, *_figure_cells(verified_figure))
     return table if table.cells else "None: the target cannot run it."
 
 
@@ -235,7 +235,7 @@ def _limits(candidate: Candidate, run: Run, verified: Member | None) -> list[str
     lines = [_margin(name, candidate.figures[name], limits[name]) for name in over]
     if verified is not None:
         margins = violations(limits, verified.figures)
-        exceeded = [name for name, by in margins.items() if by > 0]
+        exceeded = [name for name, excess in margins.items() if excess > 0]
         lines += [
             f"Verified, {_margin(name, verified.figures[name], limits[name])}" for name in exceeded
         ]
@@ -307,8 +307,8 @@ def _rank_now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
     lines: list[Part] = [
         f"It beats {len(standing.beaten)} of {standing.n_others} others that were scored."
     ]
-    if (by := explained.removed_by) is not None:
-        lines.append(f"It was on the front until trial {by.trial}, when {by.id} beat it.")
+    if (rival := explained.removed_by) is not None:
+        lines.append(f"It was on the front until trial {rival.trial}, when {rival.id} beat it.")
     if not explained.on_front:
         return [*lines, *_dominating_parts("It is", standing, objectives)]
     nearby = [c for c in explained.neighbours if c is not None]
@@ -319,11 +319,11 @@ def _rank_now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
 
 
 def _dominating_parts(
-    words: str, standing: DominanceSummary, objectives: Sequence[str]
+    text: str, standing: DominanceSummary, objectives: Sequence[str]
 ) -> list[Part]:
     n, named = len(standing.beaten_by), standing.beaten_by[:_NAMED]
     nearest = "; the nearest, those on the front first" if n > _NAMED else ""
-    return [f"{words} beaten by {n}{nearest}:", _table(named, objectives)]
+    return [f"{text} beaten by {n}{nearest}:", _table(named, objectives)]
 
 
 def _table(
@@ -344,8 +344,8 @@ def _cell(candidate: Candidate, name: str, explained: Candidate | None) -> str:
     return f"{value:.5g} ({value - explained.figures[name].value:+.2g})"
 
 
-def _join_words(words: Sequence[str], what: str = "") -> str:
+def _join_words(words: Sequence[str], noun: str = "") -> str:
     """Return words as a list: ``trials a, b and 3 more``."""
-    plural = f"{what}{'s' * (len(words) > 1)} " if what and words else ""
+    plural = f"{noun}{'s' * (len(words) > 1)} " if noun and words else ""
     more = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
     return f"{plural}{', '.join(words[:_LISTED])}{more}"

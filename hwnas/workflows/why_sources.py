@@ -64,7 +64,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
             f"candidates{_number_words(config, minutes)}{_time_words(minutes)}."
         )
     for target, folder in run.folders.items():
-        where = f" on {target}" if target else ""
+        scope = f" on {target}" if target else ""
         estimate = _posterior(folder, metric, candidate.id)
         if estimate is None:
             continue
@@ -72,12 +72,12 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
         named = "believed, given all others"
         if of_finished and finished is None:
             named = "believed if it were finished"
-        named += where
+        named += scope
         if figure.source == "modelled":  # else it is the observed value
             figures.append((named, figure))
         if probability is not None:
             lines.append(
-                f"Probability of being on the front{where}, before verification: {probability:.0%}."
+                f"Probability of being on the front{scope}, before verification: {probability:.0%}."
             )
     return TrainingHistory(figures, lines)
 
@@ -107,11 +107,11 @@ def _number_words(config: Mapping[str, Any], minutes: float | None) -> str:
         return ""
     if config["max_candidates"] is None and minutes is not None:
         return ""
-    most = (
+    limit = (
         config["max_candidates"]
         or f"{config['min_candidates']} or a fifth of all, the larger of the two,"
     )
-    return f", but no more than {most} for each target"
+    return f", but no more than {limit} for each target"
 
 
 def _time_words(minutes: float | None) -> str:
@@ -123,13 +123,13 @@ def _time_words(minutes: float | None) -> str:
 def _finished_sentence(done: FinetuningRecord, genotype_id: str) -> str:
     if not done["epochs"]:
         return "Not fine-tuned (finish.epochs=0)."
-    words = f"Fine-tuned for {counted(done['epochs'], 'epoch')}"
+    text = f"Fine-tuned for {counted(done['epochs'], 'epoch')}"
     teacher = done["teacher"]
     if teacher == genotype_id:
-        return f"{words}; it is the teacher of the others."
+        return f"{text}; it is the teacher of the others."
     if teacher is None:
-        return f"{words}."
-    return f"{words} with the teacher {teacher} ({done['alpha']:.0%} of the loss)."
+        return f"{text}."
+    return f"{text} with the teacher {teacher} ({done['alpha']:.0%} of the loss)."
 
 
 def _posterior(
@@ -139,13 +139,13 @@ def _posterior(
 
     The first value is whether the metric is that after fine-tuning, or the observed one.
     """
-    read, after = columns.read_column(metric), columns.finished(metric)
+    before, after = columns.read_column(metric), columns.finished(metric)
     believed = [f"{metric}{part}" for part in ("", "_source", "_low", "_high")]
-    table = read_columns(folder, ["id", *believed, read, after, columns.ON_FRONT])
-    if read not in table or genotype_id not in table["id"]:
+    table = read_columns(folder, ["id", *believed, before, after, columns.ON_FRONT])
+    if before not in table or genotype_id not in table["id"]:
         return None
     i = table["id"].index(genotype_id)
-    if table[read][i] is None:
+    if table[before][i] is None:
         return None
     finished = table.get(after, [])
     known = {c for c, value in zip(table["id"], finished, strict=False) if value is not None}
@@ -179,8 +179,8 @@ def read_run(path: Path, storage: str | None) -> Run:
 
 def starts_from_another(run: Run) -> bool:
     """Return whether the search began with the candidates of another search."""
-    each = [run.manifest, *run.manifest.get("targets", {}).values()]
-    return any(manifest.get("config", {}).get("start_from") for manifest in each)
+    manifests = [run.manifest, *run.manifest.get("targets", {}).values()]
+    return any(manifest.get("config", {}).get("start_from") for manifest in manifests)
 
 
 def progress(run: Run) -> str:
@@ -188,18 +188,20 @@ def progress(run: Run) -> str:
 
     Of a running search also the estimated time until the last trial, except with ``minutes``.
     """
-    n, of = len(run.record.candidates), run.config["n_trials"]
+    n, n_trials = len(run.record.candidates), run.config["n_trials"]
     if not run.is_running:
         return f"{n} trials, {run.manifest['status']}"
-    if of == MAX_TRIALS:
+    if n_trials == MAX_TRIALS:
         spent_s = max(run.record.seconds.values(), default=0.0)
         return f"{n} trials in {spent_s / 60:.0f} of {run.config['minutes']:g} min"
-    if n >= of or not run.record.seconds:
-        return f"{n} of {of} trials so far"
+    if n >= n_trials or not run.record.seconds:
+        return f"{n} of {n_trials} trials so far"
     each_s = max(run.record.seconds.values()) / n
-    left_s = (of - n) * each_s
-    left = f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
-    return f"{n} of {of} trials so far, {each_s:.3g} s each: {left} left until fine-tuning"
+    left_s = (n_trials - n) * each_s
+    remaining = f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
+    return (
+        f"{n} of {n_trials} trials so far, {each_s:.3g} s each: {remaining} left until fine-tuning"
+    )
 
 
 def verified_candidates(run: Run) -> list[Candidate]:

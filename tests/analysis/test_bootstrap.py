@@ -72,13 +72,13 @@ def test_basic_interval_corrects_bias_of_noisy_fronts() -> None:
 
 def test_shared_measurements_use_the_same_draw() -> None:
     points = [[0.8, 5.0], [0.7, 2.0]]
-    one, two = (verified_front(run_of(name, points, half=(0.1, 0))) for name in "ab")
-    result = uncertainty([one, two], BootstrapDraws(200))
+    first, second = (verified_front(run_of(name, points, half=(0.1, 0))) for name in "ab")
+    result = uncertainty([first, second], BootstrapDraws(200))
     assert result.on_all[0][0] < 1  # ids of foreign files are local to the file
     searched = [Candidate(0, Genotype("space", ()), {})]
     with_candidates = [
         replace(run_front, run=replace(run_front.run, candidates=searched))
-        for run_front in (one, two)
+        for run_front in (first, second)
     ]
     result = uncertainty(with_candidates, BootstrapDraws(200))
     assert result.on_all[0].tolist() == result.on_all[1].tolist()
@@ -89,10 +89,10 @@ def test_shared_measurements_use_the_same_draw() -> None:
 
 def test_same_seed_gives_the_same_numbers() -> None:
     run_front = verified_front(run_of("a", [[0.8, 5.0], [0.7, 2.0]], half=(0.1, 1.0)))
-    first, again, other = (
+    first, repeated, other = (
         uncertainty([run_front], BootstrapDraws(150, seed)) for seed in (1, 1, 2)
     )
-    assert first.intervals == again.intervals
+    assert first.intervals == repeated.intervals
     assert first.intervals != other.intervals
 
 

@@ -190,13 +190,13 @@ def test_incomplete_front_raises(points: list[FrontPoint], message: str) -> None
 
 
 def test_mixed_data_require_allow_mixed() -> None:
-    one, two = run_of("a", [[0.9, 1.0]]), run_of("b", [[0.8, 1.0]])
-    runs = [replace(one, data="x"), replace(two, data="y")]
+    first, second = run_of("a", [[0.9, 1.0]]), run_of("b", [[0.8, 1.0]])
+    runs = [replace(first, data="x"), replace(second, data="y")]
     with pytest.raises(RunError, match=r"a and b were .* \(other data, splits or image size\)"):
         reading.check_data(runs, allow_mixed=False)
     (note,) = reading.check_data(runs, allow_mixed=True)
     assert "mixed" in note
-    (note,) = reading.check_data([runs[0], two], allow_mixed=False)
+    (note,) = reading.check_data([runs[0], second], allow_mixed=False)
     assert "Data unknown, may differ: b" in note
     targets = [replace(run, data="x", target=t) for run, t in zip(runs, "pq", strict=True)]
     (note,) = reading.check_data(targets, allow_mixed=False)

@@ -119,8 +119,8 @@ def test_verdict_of_fronts_above_and_below_baseline() -> None:
 
 
 def test_verdict_of_single_equal_and_empty_fronts() -> None:
-    one = _speedup([(0.93, 0.1)], [(0.92, 0.3)])
-    assert _text(one) == (
+    single = _speedup([(0.93, 0.1)], [(0.92, 0.3)])
+    assert _text(single) == (
         "Against b (3 networks): at 0.9200 accuracy, speedup 3.00 (the "
         "baseline / the front, above 1: the front is faster): 0.1 ms "
         "against 0.3 ms. Range of accuracy: the front 0.9300 at 0.1 ms; the baseline 0.9200 at "

@@ -288,8 +288,8 @@ def test_figures_are_deterministic_and_contain_text() -> None:
     comparison = grouped(6)
     box = comparison.yardstick.frame
     args = (comparison.fronts, box, ACCURACY, [LATENCY])
-    first, again = pictures.fronts(*args), pictures.fronts(*args)
-    assert first == again
+    first, second = pictures.fronts(*args), pictures.fronts(*args)
+    assert first == second
     svg = first["svg"].decode()
     assert ">latency [ms]</text>" in svg
     assert "bad&amp;one" in svg

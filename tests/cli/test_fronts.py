@@ -31,7 +31,7 @@ def test_joint_table_is_complete_in_narrow_terminal() -> None:
     Console(file=output, width=80).print(_joint_table([join_members(candidate, members)], None))
     lines = output.getvalue().splitlines()
     for i, target in enumerate(targets):
-        (line,) = [each for each in lines if target in each]
+        (line,) = [text for text in lines if target in text]
         assert ["0.9123", f"{12.3456 + i:.4f}"] == line.split()[-2:]
     assert candidate.id in output.getvalue()
     assert "…" not in output.getvalue()

@@ -194,9 +194,9 @@ def test_run_writes_documented_files_and_refuses_reuse(tmp_path: Path) -> None:
     assert explained.returncode == 0, explained.stderr
     assert "verified int8" in explained.stdout
     assert "By its own files it" in explained.stdout
-    again = _run("search", *QUICK, "run.dir=r")
-    assert again.returncode == 2
-    assert "already contains a run" in again.stderr
+    second = _run("search", *QUICK, "run.dir=r")
+    assert second.returncode == 2
+    assert "already contains a run" in second.stderr
     other = _run("search", "run.resume=r", "search_space=mbconv_small")
     assert other.returncode == 2
     assert "search_space differs from that of the run" in other.stderr

@@ -102,9 +102,11 @@ def test_batch_sizes_share_weights(searched: Path) -> None:
     )  # all of the space with all run options
     trained = {path.parent for path in (searched.parent / "runs").rglob("*.safetensors")}
     assert len(trained) == len(architectures)
-    one = spaces.Genotype("s", (("batch", 4), ("depth", 2), ("threads", 2)))
+    genotype = spaces.Genotype("s", (("batch", 4), ("depth", 2), ("threads", 2)))
     other = spaces.Genotype("s", (("batch", 1), ("depth", 2), ("threads", 1)))
-    assert annotations.weight_relevant_genotype(one) == annotations.weight_relevant_genotype(other)
+    assert annotations.weight_relevant_genotype(genotype) == annotations.weight_relevant_genotype(
+        other
+    )
 
 
 @pytest.mark.slow

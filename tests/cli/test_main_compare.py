@@ -100,8 +100,8 @@ def test_group_comparison_is_deterministic(
     names = {path.name for path in (tmp_path / "one").iterdir()}
     assert names >= {"report.html", "fronts.svg", "attainment.png", "convergence.svg", "points.csv"}
     for name in names - {"manifest.json", ".lock"}:
-        one, two = (tmp_path / folder / name for folder in ("one", "two"))
-        assert one.read_bytes() == two.read_bytes(), name
+        first, second = (tmp_path / folder / name for folder in ("one", "two"))
+        assert first.read_bytes() == second.read_bytes(), name
 
 
 def test_compared_front_equals_front_of_run(searched: Path, tmp_path: Path) -> None:

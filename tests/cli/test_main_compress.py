@@ -100,10 +100,10 @@ def test_compressed_network_meets_budget_and_verifies(
     assert run(["verify", str(folder), "+target=npu"]) == 0
     _check_in_plan(searched, folder, tmp_path)
     # The Python API gives the same file from the stored weights.
-    again = hwnas.load(searched).compress(
+    second = hwnas.load(searched).compress(
         str(member["id"]), budget={"flash_kib": limit}, dir=tmp_path / "again"
     )
-    assert (again.path / "model.int8.tflite").read_bytes() == (
+    assert (second.path / "model.int8.tflite").read_bytes() == (
         folder / "model.int8.tflite"
     ).read_bytes()
 

@@ -219,11 +219,11 @@ def test_runner_stops_at_exits(root: Path, tmp_path: Path) -> None:
         else:
             share = _proof(folder)["exits"]["found"]["left"][0][0]
             assert exit_counts[0] / len(pixels) == pytest.approx(share, abs=0.1)
-    whole = subprocess.run(
+    full_run = subprocess.run(
         [sys.executable, folder / "run_tflite.py", tmp_path / "images.npy"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert predictions[2.0] == whole.stdout.split()
+    assert predictions[2.0] == full_run.stdout.split()
     assert predictions[0.0] != predictions[2.0]
 
 

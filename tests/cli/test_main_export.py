@@ -497,9 +497,9 @@ def test_verify_repeats_limits_of_derived_metrics(
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
 
     def limit(proof: dict[str, Any], ips: float) -> None:
-        latency, *of = proof["figures"]["latency_ms"]
+        latency, *rest = proof["figures"]["latency_ms"]
         rate = 1e3 / latency
-        proof["figures"]["throughput_ips"] = [rate, *of]
+        proof["figures"]["throughput_ips"] = [rate, *rest]
         limits = {"throughput_ips": ips, "co2_g": 1e-12}
         proof["budget"] = {name: {"limit": n, "margin": rate / n - 1} for name, n in limits.items()}
         check = Check("budget.throughput_ips", rate, ips, "", True).to_json()
@@ -552,12 +552,12 @@ def test_export_continues_after_interruption(
 def test_api_export_returns_existing_exports(searched: Path, tmp_path: Path) -> None:
     loaded = hwnas.load(searched)
     options: dict[str, Any] = {"pick": "all", "epochs": 0, "dir": tmp_path / "models"}
-    paths = [each.path for each in loaded.export(**options)]
+    paths = [export.path for export in loaded.export(**options)]
     assert len(paths) > 1
     shutil.rmtree(paths[0])
-    again = loaded.export(**options)
-    assert [each.path for each in again] == paths
-    assert [each.proof["model"]["id"] for each in again] == [path.name for path in paths]
+    second = loaded.export(**options)
+    assert [export.path for export in second] == paths
+    assert [export.proof["model"]["id"] for export in second] == [path.name for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -773,7 +773,7 @@ def test_joint_search_is_exported_for_each_target(
     capsys.readouterr()
     assert run(["verify", str(npu), "+target=sketch"]) == 2
     assert "nothing can be measured on it" in capsys.readouterr().err
-    one = tmp_path / "one"
+    parent = tmp_path / "one"
     assert (
         run(
             [
@@ -782,12 +782,12 @@ def test_joint_search_is_exported_for_each_target(
                 f"run={both}",
                 "target_name=sketch",
                 "pick=fastest",
-                f"dir={one}",
+                f"dir={parent}",
             ]
         )
         == 0
     )
-    (folder,) = [path for path in one.iterdir() if path.is_dir()]
+    (folder,) = [path for path in parent.iterdir() if path.is_dir()]
     assert json.loads((folder / "proof.json").read_text())["target"]["name"] == "sketch"
     capsys.readouterr()
     assert run(["export", f"run={both / 'npu'}", f"dir={tmp_path / 'two'}"]) == 2

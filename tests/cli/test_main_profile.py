@@ -169,7 +169,7 @@ def test_profile_writes_files_and_reports_error(lab: Lab) -> None:
     assert all(entry.timing.median_ms > 0 for entry in loaded.entries.values())
     assert loaded.provenance["arguments"] == [*LAB, *TIMING, *COUNTS]
     assert loaded.provenance["timing"]["repeats"] == 3
-    for words in (
+    for expected in (
         f"{N_OPERATORS} operators in latency_tables/lab",
         "Error on 10 networks, in neither the fit nor the interval",
         "Kendall",
@@ -180,7 +180,7 @@ def test_profile_writes_files_and_reports_error(lab: Lab) -> None:
         "onnxruntime int8",
         "load data",
     ):
-        assert words in lab.output, words
+        assert expected in lab.output, expected
 
 
 def test_latencies_grow_with_macs(lab: Lab) -> None:
@@ -490,9 +490,9 @@ def test_measured_search_stores_tuned_operators(tmp_path: Path) -> None:
 def test_profile_help_lists_targets_and_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "--help"]) == 0
     text = capsys.readouterr().out
-    for words in ("+target=cpu ", "+target=raspi4 ", "search_space=tiny ", "networks.held_out=60",
+    for part in ("+target=cpu ", "+target=raspi4 ", "search_space=tiny ", "networks.held_out=60",
                   "timing.repeats=", "table.dir=latency_tables", "transfer_from="):  # fmt: skip
-        assert words in text
+        assert part in text
     assert "budget=" not in text
     assert "train.epochs" not in text
     assert "trained.fidelities" not in text

@@ -76,8 +76,8 @@ def test_chained_parts_equal_whole_network(exported: Path, split: Path) -> None:
         normalisation["std"],
     )
     name, providers = "model.int8.onnx", ["CPUExecutionProvider"]
-    whole = onnxruntime.InferenceSession(exported / name, providers=providers)
-    (expected,) = whole.run(None, {"images": images})
+    session = onnxruntime.InferenceSession(exported / name, providers=providers)
+    (expected,) = session.run(None, {"images": images})
     for cut in _cuts(split):
         head, tail = (
             onnxruntime.InferenceSession(split / cut["name"] / side / name, providers=providers)
@@ -101,12 +101,12 @@ def test_parts_are_timed_per_target_and_batch(split: Path) -> None:
         assert {row["source"] for row in selected} == {source}
     assert len(rows) == 3 * n
     latencies = {(r["id"], r["target"], r["batch"]): float(r["latency_ms"]) for r in rows}
-    whole = next(row["id"] for row in rows if not row["place"])
+    network_id = next(row["id"] for row in rows if not row["place"])
     for cut in _cuts(split):
         parts = [
             latencies[cut[side].removesuffix("-int8"), "npu", "1"] for side in ("head", "tail")
         ]
-        assert max(parts) < latencies[whole, "npu", "1"] < 1.5 * sum(parts)
+        assert max(parts) < latencies[network_id, "npu", "1"] < 1.5 * sum(parts)
         files = {path.name for path in (split / cut["name"] / "head" / "npu").iterdir()}
         assert files == {"model.int8.tflite", "model.vela.tflite"}
 

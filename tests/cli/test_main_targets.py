@@ -148,8 +148,8 @@ def test_search_gives_target_fronts_and_joint_front(
     limits = ("npu.budget.latency_ms=0.05", "sketch.budget.flash_kib=40")
     assert run(["search", BOTH, *QUICK, *limits, f"run.dir={folder}"]) == 0
     out = capsys.readouterr().out
-    for words in ("\nnpu ", "\nsketch ", "Models for all targets", "For all targets, "):
-        assert words in out
+    for expected in ("\nnpu ", "\nsketch ", "Models for all targets", "For all targets, "):
+        assert expected in out
     rows = pq.read_table(folder / "candidates.parquet").to_pylist()
     assert len(rows) == 12
     ids = {}

@@ -86,7 +86,7 @@ def test_supernet_is_trained_once_and_reused(capsys: pytest.CaptureFixture[str])
 def test_interrupted_training_resumes_to_same_weights(tmp_path: Path) -> None:
     options = ("search_space=tiny", "train.epochs=12", "train.ema=0.9")
     assert run(["train", *options, "run.supernets=whole"]) == 0
-    (whole,) = Path("whole").rglob("*.safetensors")
+    (uninterrupted,) = Path("whole").rglob("*.safetensors")
     command = [sys.executable, "-m", "hwnas", "train", *options, "run.supernets=cut"]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     for number in (signal.SIGKILL, signal.SIGINT):
@@ -103,7 +103,7 @@ def test_interrupted_training_resumes_to_same_weights(tmp_path: Path) -> None:
             assert stderr == "hwnas: Interrupted; nothing is lost: the same command continues.\n"
     assert run(["train", *options, "run.supernets=cut"]) == 0
     (cut,) = Path("cut").rglob("*.safetensors")
-    assert equal_tensors(Checkpoint(whole).weights(), Checkpoint(cut).weights())
+    assert equal_tensors(Checkpoint(uninterrupted).weights(), Checkpoint(cut).weights())
 
 
 @pytest.mark.slow
@@ -189,8 +189,13 @@ def test_resumed_run_keeps_its_settings(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.slow
 def test_resumed_network_keeps_its_start(capsys: pytest.CaptureFixture[str]) -> None:
-    one = ("search_space=tiny", "train.epochs=1", "genotype=smallest", "train.from_supernet=true")
-    assert run(["train", *one, "train.fine_tuning_epochs=1", "run.dir=r"]) == 0
+    options = (
+        "search_space=tiny",
+        "train.epochs=1",
+        "genotype=smallest",
+        "train.from_supernet=true",
+    )
+    assert run(["train", *options, "train.fine_tuning_epochs=1", "run.dir=r"]) == 0
     before = _summary("r")
     capsys.readouterr()
     for other in ("train.fine_tuning_epochs=2", "train.from_supernet=false"):
@@ -207,8 +212,8 @@ def test_int8_network_reports_precision_of_figures(
     Path("int8.yaml").write_text(yaml.safe_dump(raw))
     assert run(["train", "search_space=int8.yaml", "train.epochs=2", *SMALLEST]) == 0
     printed = capsys.readouterr().out
-    for words in ("test split (360 images), in float32", "images), in int8 as calibrated"):
-        assert words in printed
+    for expected in ("test split (360 images), in float32", "images), in int8 as calibrated"):
+        assert expected in printed
     summary = _summary("r")
     assert summary["accuracy_validation_int8"] != summary["accuracy_validation"]
     assert summary["accuracy_test_int8"][0] == pytest.approx(summary["accuracy_test"][0], abs=0.1)

@@ -51,10 +51,12 @@ def old_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a latency table with few rows."""
     folder = ROOT / "latency_tables" / "cpu" / "onnxruntime-float32-1t-b1"
-    whole = latency_table.load_table(folder)
-    entries = dict(list(whole.entries.items())[:4])
+    full_table = latency_table.load_table(folder)
+    entries = dict(list(full_table.entries.items())[:4])
     path = tmp_path_factory.mktemp("table")
-    LatencyTable(path, entries, whole.networks[:4], whole.calibration, whole.provenance).save()
+    LatencyTable(
+        path, entries, full_table.networks[:4], full_table.calibration, full_table.provenance
+    ).save()
     return path
 
 

@@ -48,10 +48,10 @@ def test_gradient_matches_numeric_gradient(
 
     def check(loss, first, **options):  # type: ignore[no-untyped-def]
         for _ in range(3):
-            at = first + rng.normal(0, 0.7, len(first))
-            numeric = optimize.approx_fprime(at, lambda v: loss(v)[0], 1e-6)
-            assert loss(at)[1] == pytest.approx(numeric, rel=1e-3, abs=1e-3)
-            checked.append(at)
+            point = first + rng.normal(0, 0.7, len(first))
+            numeric = optimize.approx_fprime(point, lambda v: loss(v)[0], 1e-6)
+            assert loss(point)[1] == pytest.approx(numeric, rel=1e-3, abs=1e-3)
+            checked.append(point)
         return optimize.OptimizeResult(x=first)
 
     monkeypatch.setattr(optimize, "minimize", check)

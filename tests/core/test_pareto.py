@@ -56,9 +56,9 @@ def test_add_returns_removed_members() -> None:
 
 
 def test_no_worse_includes_equal_and_dominating_points() -> None:
-    one, others = np.array([0.8, 2.0]), np.array([[0.8, 2.0], [0.7, 2.0], [0.9, 3.0]])
-    assert no_worse(one, others, (True, False)).tolist() == [True, True, False]
-    assert no_worse(others, one, (True, False)).tolist() == [True, False, False]
+    point, others = np.array([0.8, 2.0]), np.array([[0.8, 2.0], [0.7, 2.0], [0.9, 3.0]])
+    assert no_worse(point, others, (True, False)).tolist() == [True, True, False]
+    assert no_worse(others, point, (True, False)).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("seed", range(3))

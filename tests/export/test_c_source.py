@@ -105,8 +105,8 @@ def test_arena_and_operators_of_a_microcontroller_without_an_npu(export: Path) -
     network.allocate_tensors()
     sizes = {t["index"]: int(np.prod(t["shape"])) for t in network.get_tensor_details()}
     largest = max(  # one operator reads and writes these at the same time
-        sum(sizes[t] for t in (*of["inputs"][:1], *of["outputs"]))
-        for of in network._get_ops_details()
+        sum(sizes[t] for t in (*details["inputs"][:1], *details["outputs"]))
+        for details in network._get_ops_details()
     )
     (kib,) = re.findall(r"// ([\d.]+) KiB of activations \(modelled\)", files["c/example.cc"])
     assert largest <= float(kib) * 1024 <= 2 * largest
@@ -132,8 +132,8 @@ def test_c_example_reproduces_proof(export: Path, tmp_path: Path, program: Path)
         assert process.stdout is not None
         assert process.stderr is not None
         for _ in pixels:
-            read = np.frombuffer(process.stdout.read(pixels[0].size), np.int8)
-            network.set_tensor(inlet["index"], read.reshape(inlet["shape"]))
+            input_values = np.frombuffer(process.stdout.read(pixels[0].size), np.int8)
+            network.set_tensor(inlet["index"], input_values.reshape(inlet["shape"]))
             network.invoke()
             outputs.append(network.get_tensor(outlet["index"])[0])
             process.stdin.write(outputs[-1].tobytes())

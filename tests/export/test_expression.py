@@ -87,10 +87,10 @@ def test_target_columns_support_unusual_names(target: str) -> None:
 
 def test_random_text_is_parsed_or_raises() -> None:
     rng = random.Random(0)
-    words = [*COLUMNS, "max", "min", "where", "and", "<", "<=", "1", "-.5e3"]
+    tokens = [*COLUMNS, "max", "min", "where", "and", "<", "<=", "1", "-.5e3"]
     n_parsed = 0
     for _ in range(5000):
-        text = " ".join(rng.choice(words) for _ in range(rng.randrange(9)))
+        text = " ".join(rng.choice(tokens) for _ in range(rng.randrange(9)))
         with contextlib.suppress(ConfigError):
             query = parse(text, COLUMNS)
             assert isinstance(query.holds(dict.fromkeys(COLUMNS, math.nan)), bool)

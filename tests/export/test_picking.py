@@ -80,7 +80,7 @@ def test_knee_is_independent_of_units() -> None:
 def test_ties_are_broken_by_accuracy_costs_and_id() -> None:
     equals = [member("z", 0.8, 0.5, 9.0), member("y", 0.8, 0.5, 9.0)]
     front = Front(("accuracy", "latency_ms"), [*equals, member("x", 0.7, 0.5, 1.0)])
-    first = min(each.candidate.id for each in equals)
+    first = min(equal.candidate.id for equal in equals)
     assert pick(front, "fastest") == [first]
     assert pick(front, "accuracy max") == [first]
 

@@ -59,8 +59,8 @@ def test_peak_matches_brute_force(small: SearchSpace, task: Signature) -> None:
 
 def test_dtype_and_batch_multiply_activations(small: SearchSpace, task: Signature) -> None:
     lowered = families.get(small.family).lower(small, small.largest(), task)
-    one = fuse(lowered, "int8")
-    assert peak_activation_bytes(fuse(lowered, "float32", 5)) == 20 * peak_activation_bytes(one)
+    graph = fuse(lowered, "int8")
+    assert peak_activation_bytes(fuse(lowered, "float32", 5)) == 20 * peak_activation_bytes(graph)
     assert weight_bytes(fuse(lowered, "float32", 5)) == weight_bytes(fuse(lowered, "float32"))
 
 

@@ -70,8 +70,8 @@ def test_idle_power_is_subtracted_and_reported() -> None:
     assert energy.idle_drift_w == pytest.approx(0, abs=1e-9)
     assert energy.n == sum(device.calls[-6:])
     assert device.calls[-1] * INFERENCE_S >= 0.5
-    for words in ("a simulated meter", "13 W", "3 W", f"{energy.n} inferences"):
-        assert words in energy.words
+    for text in ("a simulated meter", "13 W", "3 W", f"{energy.n} inferences"):
+        assert text in energy.words
 
 
 @pytest.mark.parametrize("min_s", [0.005, 0.05, 0.5])

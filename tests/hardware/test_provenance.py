@@ -67,7 +67,7 @@ def _save_table(path: Path, cpu: Target, change: Callable[[dict[str, Any]], Any]
     return table
 
 
-def _no_change(found: dict[str, Any]) -> None:
+def _no_change(facts: dict[str, Any]) -> None:
     pass
 
 
@@ -84,14 +84,14 @@ def test_table_of_this_machine_is_trusted(cpu: Target, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_foreign_table_is_refused_or_labelled(cpu: Target, tmp_path: Path, what: str) -> None:
-    change, words = CHANGES[what]
+    change, message = CHANGES[what]
     table = _save_table(tmp_path, cpu, change)
     with pytest.raises(TableError) as error:
         open_table(cpu, HERE, [tmp_path], False, COMMAND)
-    for part in (str(table.path), words, COMMAND, "table.allow_other_machine=true"):
+    for part in (str(table.path), message, COMMAND, "table.allow_other_machine=true"):
         assert part in str(error.value)
     accepted = open_table(cpu, HERE, [tmp_path], True, COMMAND)
-    assert words in accepted.from_another_machine
+    assert message in accepted.from_another_machine
     assert list(accepted.entries) == [OP]
 
 
@@ -240,16 +240,16 @@ def test_error_for_missing_table_names_folders_and_command(cpu: Target, tmp_path
 
 
 def test_new_table_starts_from_shipped_one_of_this_machine(cpu: Target, tmp_path: Path) -> None:
-    own, shipped = tmp_path / "own", tmp_path / "shipped"
+    folder, shipped = tmp_path / "own", tmp_path / "shipped"
     there = _save_table(shipped, cpu, _no_change).path
     before = {path.name: path.read_bytes() for path in there.iterdir()}
-    table = writable_table(cpu, HERE, own, shipped)
+    table = writable_table(cpu, HERE, folder, shipped)
     assert list(table.entries) == [OP]
     table.entries[dataclasses.replace(OP, kernel=3)] = table.entries[OP]
     table.save()
     assert {path.name: path.read_bytes() for path in there.iterdir()} == before
-    assert len(load_table(own / "cpu" / table_name(cpu)).entries) == 2
-    assert len(writable_table(cpu, HERE, own, shipped).entries) == 2  # now the user's table
+    assert len(load_table(folder / "cpu" / table_name(cpu)).entries) == 2
+    assert len(writable_table(cpu, HERE, folder, shipped).entries) == 2  # now the user's table
 
 
 def test_new_table_is_empty_if_shipped_one_is_foreign(cpu: Target, tmp_path: Path) -> None:

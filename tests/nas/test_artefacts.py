@@ -259,8 +259,8 @@ def test_accuracy_is_measured_on_artefact(
     file = tmp_path / f"models/{genotype.id}.json"
     for weights, is_reused in (("", True), ("distilled", False), ("distilled", True)):
         modified_ns = file.stat().st_mtime_ns
-        again = dataclasses.replace(bench, weights={genotype: weights}.__getitem__)
-        verify(members, again, Budget(), ("accuracy", "latency_ms"), folder, NullProgress())
+        other_bench = dataclasses.replace(bench, weights={genotype: weights}.__getitem__)
+        verify(members, other_bench, Budget(), ("accuracy", "latency_ms"), folder, NullProgress())
         assert (file.stat().st_mtime_ns == modified_ns) is is_reused
     content = json.loads(file.read_text())
     del content["weights"]

@@ -74,9 +74,9 @@ def test_prediction_half_does_not_choose_thresholds(three: list[CascadeStage]) -
     before = [
         (c.first.id, c.second.id, c.threshold) for c in cascades.find_cascades(three, Budget())
     ]
-    for each in three:  # neither the prediction half nor the test split
-        each.predictions["validation"].correct[1::2] = False
-        each.predictions["test"].correct[:] = False
+    for network in three:  # neither the prediction half nor the test split
+        network.predictions["validation"].correct[1::2] = False
+        network.predictions["test"].correct[:] = False
     after = cascades.find_cascades(three, Budget())
     assert {(c.first.id, c.second.id, c.threshold) for c in after} == {*before}
     assert {c.predicted.accuracy.value for c in after} == {0.0}

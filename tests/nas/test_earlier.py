@@ -86,7 +86,7 @@ def _candidates_near(
     parts: Any = SimpleNamespace(space=space, lower=None)
     monkeypatch.setattr("hwnas.hardware.backends.offline.backend.load_device", lambda target: None)
     monkeypatch.setattr(
-        profile_kit, "next_to_measure", lambda device, found, *_: known.extend(found)
+        profile_kit, "next_to_measure", lambda device, candidates, *_: known.extend(candidates)
     )
     profile_kit._next_networks(config, parts)
     return [(candidate.id, candidate.figures["latency_ms"].value) for candidate in known]

@@ -33,8 +33,8 @@ def network(
         for ms in LATENCIES[: len(skills)]
     ]
     total = sum(LATENCIES[: len(skills)])
-    whole = {"latency_ms": Quantity(total, "compiler-estimate")}
-    return ExitNetworkResults(name, whole, figures, predictions)
+    costs = {"latency_ms": Quantity(total, "compiler-estimate")}
+    return ExitNetworkResults(name, costs, figures, predictions)
 
 
 def test_image_leaves_at_first_confident_exit() -> None:
@@ -45,17 +45,17 @@ def test_image_leaves_at_first_confident_exit() -> None:
 
 
 def test_figures_match_image_by_image_count() -> None:
-    one = network()
-    settings = early_exits.swept(one)
+    results = network()
+    settings = early_exits.swept(results)
     assert len(settings) > 20
     for setting in settings[:: len(settings) // 5]:
         n_correct, total_ms, n_left = 0, 0.0, [0, 0, 0]
         for i in range(N):
             k = 0
-            while k < 2 and one.predictions["test"][k].confidence[i] < setting.thresholds[k]:
+            while k < 2 and results.predictions["test"][k].confidence[i] < setting.thresholds[k]:
                 k += 1
             n_left[k] += 1
-            n_correct += int(one.predictions["test"][k].correct[i])
+            n_correct += int(results.predictions["test"][k].correct[i])
             total_ms += sum(LATENCIES[: k + 1])
         verified = setting.verified
         assert verified.accuracy.value == pytest.approx(n_correct / N)
@@ -70,7 +70,7 @@ def test_figures_match_image_by_image_count() -> None:
         assert latency.high is not None
         assert latency.low <= latency.value <= latency.high
         assert setting.share_of_worst == pytest.approx(total_ms / N / 7)
-        at_end = one.predictions["test"][-1].correct.mean()
+        at_end = results.predictions["test"][-1].correct.mean()
         assert setting.lost == pytest.approx(100 * (at_end - n_correct / N))
         row = setting.row("accuracy")
         assert row["verified_expected_latency_ms"] == latency.value
@@ -79,7 +79,7 @@ def test_figures_match_image_by_image_count() -> None:
 
 def test_predicted_latency_matches_verified_latency() -> None:
     """The half of the split that chose no threshold predicts without a bias."""
-    deviations = np.array([each.deviation for each in early_exits.swept(network())])
+    deviations = np.array([setting.deviation for setting in early_exits.swept(network())])
     assert np.abs(deviations).max() < 0.06
     assert abs(deviations.mean()) < 0.02
 
@@ -101,15 +101,15 @@ def test_proof_bound_covers_test_splits(n: int, n_test: int) -> None:
 
 
 def test_prediction_half_does_not_choose_thresholds() -> None:
-    one = network()
-    before = [each.thresholds for each in early_exits.swept(one)]
+    results = network()
+    before = [setting.thresholds for setting in early_exits.swept(results)]
     # neither the prediction half nor the test split
-    for validation, test in zip(*one.predictions.values(), strict=True):
+    for validation, test in zip(*results.predictions.values(), strict=True):
         validation.correct[1::2] = False
         test.correct[:] = False
-    after = early_exits.swept(one)
-    assert [each.thresholds for each in after] == before
-    assert {each.predicted.accuracy.value for each in after} == {0.0}
+    after = early_exits.swept(results)
+    assert [setting.thresholds for setting in after] == before
+    assert {setting.predicted.accuracy.value for setting in after} == {0.0}
 
 
 def test_fastest_within_allowed_loss_is_chosen() -> None:
@@ -135,12 +135,12 @@ def test_useless_exits_are_not_used() -> None:
 def test_front_includes_networks_without_exits() -> None:
     slow = network("slow", skills=(0.5, 0.6, 0.62))
     settings = early_exits.judged([*early_exits.swept(network("good")), *early_exits.swept(slow)])
-    verified = [each.verified for each in settings]
+    verified = [setting.verified for setting in settings]
     points = [(s.accuracy.value, s.costs["expected_latency_ms"].value) for s in verified]
-    ends = [(each.accuracy("test"), 7.0) for each in (settings[0].network, slow)]
+    ends = [(results.accuracy("test"), 7.0) for results in (settings[0].network, slow)]
     mask = non_dominated(np.array([*ends, *points]), [True, False])
-    assert [each.on_front for each in settings] == mask[2:].tolist()
-    assert {each.network.id for each in settings if each.on_front} >= {"good"}
+    assert [setting.on_front for setting in settings] == mask[2:].tolist()
+    assert {setting.network.id for setting in settings if setting.on_front} >= {"good"}
     assert early_exits.judged([]) == []
 
 
@@ -152,4 +152,4 @@ def test_too_few_images_have_no_thresholds() -> None:
 def test_single_exit_is_supported() -> None:
     settings = early_exits.swept(network(skills=(0.7, 0.95)))
     assert settings
-    assert all(len(each.thresholds) == 1 for each in settings)
+    assert all(len(setting.thresholds) == 1 for setting in settings)

@@ -73,19 +73,23 @@ def test_infeasible_and_stopped_candidates(tiny: SearchSpace, candidates: list[C
 
 
 def test_order_of_fine_tuning_covers_range_of_costs(candidates: list[Candidate]) -> None:
-    def at(trial: int, cost: float, probability: float = 0.5) -> Candidate:
+    def candidate(trial: int, cost: float, probability: float = 0.5) -> Candidate:
         figures = {"accuracy": Quantity(0.9, "measured"), "latency_ms": Quantity(cost, "measured")}
         details = {columns.ON_FRONT: probability}
         return replace(candidates[trial], trial=trial, figures=figures, details=details)
 
     costs = [1.0, 2.0, 4.0, 8.0, 16.0, 60.0, 64.0]
-    pending = [at(i, cost) for i, cost in enumerate(costs)]
-    order = [c.figures["latency_ms"].value for c in space_filling_order(pending, [at(7, 100.0)])]
+    pending = [candidate(i, cost) for i, cost in enumerate(costs)]
+    order = [
+        c.figures["latency_ms"].value for c in space_filling_order(pending, [candidate(7, 100.0)])
+    ]
     assert order[:2] == [1.0, 8.0], "far from finished ones in ratios"
     assert order[-2:] in ([60.0, 64.0], [64.0, 60.0])
     assert sorted(order) == costs
-    pending[3] = at(3, 8.0, 0.01)
-    order = [c.figures["latency_ms"].value for c in space_filling_order(pending, [at(7, 100.0)])]
+    pending[3] = candidate(3, 8.0, 0.01)
+    order = [
+        c.figures["latency_ms"].value for c in space_filling_order(pending, [candidate(7, 100.0)])
+    ]
     assert order[:2] == [1.0, 16.0], "an improbable member is last"
     assert order[-1] == 8.0
-    assert len(space_filling_order([at(0, 0.0), at(1, 0.0)], [])) == 2
+    assert len(space_filling_order([candidate(0, 0.0), candidate(1, 0.0)], [])) == 2

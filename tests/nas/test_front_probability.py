@@ -156,11 +156,11 @@ def test_second_observation_counts_and_copy_does_not() -> None:
     plain = posteriors(SPACE, candidates, OBJECTIVES)
     assert posteriors(SPACE, [*candidates, replace(first, trial=99)], OBJECTIVES)[:30] == plain
     better = {**first.figures, "accuracy": Quantity(0.9, "measured", 0.899, 0.901)}
-    *_, again = estimates = posteriors(
+    *_, repeated = estimates = posteriors(
         SPACE, [*candidates, replace(first, figures=better)], OBJECTIVES
     )
-    assert estimates[0] == again
-    assert again.figure.value == pytest.approx(0.9, abs=0.002)
+    assert estimates[0] == repeated
+    assert repeated.figure.value == pytest.approx(0.9, abs=0.002)
 
 
 def test_imprecise_observation_does_not_widen_combination() -> None:

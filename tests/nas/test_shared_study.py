@@ -99,9 +99,9 @@ def test_trial_of_dead_worker_is_retried_once(
         _evaluate_trial(b, trial, tiny)
     assert [c.trial for c in b.candidates] == [1, 2, 3]
     # Its number depends on when the missing heartbeat was noticed.
-    (again,) = [t for t in b._study.trials if "retry_history" in t.system_attrs]
-    assert again.params == dead.params
-    assert again.system_attrs["retry_history"] == [0]
+    (retried,) = [t for t in b._study.trials if "retry_history" in t.system_attrs]
+    assert retried.params == dead.params
+    assert retried.system_attrs["retry_history"] == [0]
     _evaluate_trial(a, dead, tiny)  # the worker was slow, not dead: its result is too late
     assert a.candidates == b.candidates
     assert a._study.trials[0].state == TrialState.FAIL
@@ -130,10 +130,10 @@ def test_interrupted_worker_returns_its_trial(
     trial = a.ask(sampler, 1)
     assert trial is not None
     a.close()
-    again = b.ask(sampler, 1)
-    assert again is not None
-    assert again.params == trial.params
-    _evaluate_trial(b, again, tiny)
+    retried = b.ask(sampler, 1)
+    assert retried is not None
+    assert retried.params == trial.params
+    _evaluate_trial(b, retried, tiny)
     b.close()
     assert len(b.candidates) == 1
 
@@ -219,9 +219,9 @@ def test_commands_on_shared_database_have_separate_times(
     a.wait(5.0)
     longer_named = SharedStudy(replace(shared, worker="aa"), tiny)
     longer_named.wait(7.0)
-    again = SharedStudy(replace(shared, worker="a"), tiny)
-    assert again.waited_s == 5.0
-    for study in (a, b, longer_named, again):
+    reopened = SharedStudy(replace(shared, worker="a"), tiny)
+    assert reopened.waited_s == 5.0
+    for study in (a, b, longer_named, reopened):
         study.close()
 
 
@@ -231,10 +231,10 @@ def test_restarted_container_is_another_command(
     """Its host and process id may equal those of the earlier command, which has ended."""
     config = replace(CONFIG, storage="postgresql://host/name")
     dead = Membership(config, membership.url, "hwnas", OBJECTIVES, DIGESTS)
-    again = Membership(config, membership.url, "hwnas", OBJECTIVES, DIGESTS)
+    restarted = Membership(config, membership.url, "hwnas", OBJECTIVES, DIGESTS)
     studies = [
         SharedStudy(membership_of_study, tiny)
-        for membership_of_study in (dead, replace(dead, worker="last"), again)
+        for membership_of_study in (dead, replace(dead, worker="last"), restarted)
     ]
     for study in studies[:2]:
         trial = study.ask(RandomSampler(seed=0), 2)
@@ -326,13 +326,13 @@ def test_interrupted_preparation_counts(
 @pytest.mark.slow
 def test_long_evaluation_is_not_retried(studies: list[SharedStudy], tiny: SearchSpace) -> None:
     a, b = studies
-    long = a.ask(RandomSampler(seed=0), 1)
-    assert long is not None
+    slow_trial = a.ask(RandomSampler(seed=0), 1)
+    assert slow_trial is not None
     waiting = threading.Thread(target=b.ask, args=(RandomSampler(seed=1), 1))
     waiting.start()
     time.sleep(3.0)  # three times the heartbeat timeout
     assert waiting.is_alive()
-    _evaluate_trial(a, long, tiny)
+    _evaluate_trial(a, slow_trial, tiny)
     waiting.join()
     assert [c.trial for c in b.candidates] == [0]
     assert len(b._study.trials) == 1

@@ -116,9 +116,9 @@ def test_invalid_assignments_are_refused(both: Space, other: SearchSpace) -> Non
 
 
 def test_union_round_trips_through_json(both: Space, tiny: SearchSpace) -> None:
-    again = union.from_json(json.loads(json.dumps(union.to_json(both))))
-    assert again == both
-    assert again.digest == both.digest != tiny.digest
+    parsed = union.from_json(json.loads(json.dumps(union.to_json(both))))
+    assert parsed == both
+    assert parsed.digest == both.digest != tiny.digest
     assert union.from_json(json.loads(json.dumps(union.to_json(tiny)))) == tiny
 
 
@@ -203,8 +203,8 @@ def test_pareto_front_covers_both_spaces(
     front = pareto_front(results, OBJECTIVES)
     assert {candidate.genotype.space for candidate in front} == {"tiny", "other"}
     _candidates(both, tmp_path / "b.db", "pareto", 17, max_cost_queries)
-    again = _candidates(both, tmp_path / "b.db", "pareto", 30, max_cost_queries)
-    assert [candidate.id for candidate in again] == [candidate.id for candidate in results]
+    repeated = _candidates(both, tmp_path / "b.db", "pareto", 30, max_cost_queries)
+    assert [candidate.id for candidate in repeated] == [candidate.id for candidate in results]
 
 
 def test_smallest_of_each_space_is_tried_if_none_fits(both: Space, tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_initial_assignments_alternate_between_spaces(both: Space, other: Search
     genotypes = [both.genotype(rung) for rung in loop.initial_assignments(both)]
     assert len({genotype.id for genotype in genotypes}) == len(genotypes) == 8
     assert [genotype.space for genotype in genotypes[:4]] == ["tiny", "other"] * 2
-    one = SearchSpace("a", "mbconv", {"x": (1,)}, {})
-    ones = union.join_spaces([replace(one, name=name) for name in "abc"])
+    space = SearchSpace("a", "mbconv", {"x": (1,)}, {})
+    ones = union.join_spaces([replace(space, name=name) for name in "abc"])
     assert [assignment["space"] for assignment in loop.initial_assignments(ones)] == ["a", "b", "c"]
 
 

@@ -148,9 +148,9 @@ def test_confusion_matrices_round_trip_and_are_shown(tmp_path: Path) -> None:
     content = file_of_member(member, "w", [])
     RunFolder(tmp_path).write_json("models/x.json", content)
     (tmp_path / "models" / "x.json").rename(tmp_path / "models" / f"{CANDIDATE.id}.json")
-    read = read_model(tmp_path, CANDIDATE.id)
-    assert read is not None
-    assert member_of_file(CANDIDATE, read) == member
+    model_file = read_model(tmp_path, CANDIDATE.id)
+    assert model_file is not None
+    assert member_of_file(CANDIDATE, model_file) == member
     record = classes_record({"train": {"cat": 9, "dog": 8, "cow": 7}}, {CANDIDATE.id: confusion})
     assert record["confusion"] == {CANDIDATE.id: confusion}
     recall = record["recall"][CANDIDATE.id]

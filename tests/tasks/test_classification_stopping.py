@@ -143,9 +143,9 @@ def test_tiny_splits_are_scored(n: int) -> None:
 
 def test_stratum_predicts_beta_binomial_rest() -> None:
     stratum = early_stopping._Stratum(np.arange(100), mean=0.3, strength=8.0)
-    read = np.arange(40) % 4 == 0
+    is_read = np.arange(40) % 4 == 0
     exact = stats.betabinom(60, 0.3 * 8 + 10, 0.7 * 8 + 30)
-    assert stratum.predict_rest(read) == pytest.approx((exact.mean(), exact.var()))
+    assert stratum.predict_rest(is_read) == pytest.approx((exact.mean(), exact.var()))
     assert stratum.predict_rest(np.ones(100, np.bool_)) == (0.0, 0.0)  # no images remain
 
 

@@ -30,12 +30,12 @@ def _write_predictions(run: Path, model: str, seed: int = 0) -> dict[str, Predic
 
 def test_predictions_round_trip(tmp_path: Path) -> None:
     splits = _write_predictions(tmp_path, "abc")
-    read = read_predictions(tmp_path, "abc")
-    assert read is not None
-    assert read.keys() == splits.keys()
+    stored = read_predictions(tmp_path, "abc")
+    assert stored is not None
+    assert stored.keys() == splits.keys()
     for split, predictions in splits.items():
-        assert (read[split].correct == predictions.correct).all()
-        assert (read[split].confidence == predictions.confidence).all()
+        assert (stored[split].correct == predictions.correct).all()
+        assert (stored[split].confidence == predictions.confidence).all()
     assert read_predictions(tmp_path, "other") is None
 
 
@@ -45,9 +45,9 @@ def test_plan_requires_more_images_than_search(tmp_path: Path) -> None:
     path.write_bytes(
         pack_predictions("a", {"validation": _predictions(0, 49), "test": _predictions(1, 3)})
     )
-    read = read_predictions(tmp_path, "a")
-    assert read is not None
-    assert len(read["test"].correct) == 3
+    stored = read_predictions(tmp_path, "a")
+    assert stored is not None
+    assert len(stored["test"].correct) == 3
     with pytest.raises(ConfigError, match="50 images or more"):
         read_prediction_files([path])
 

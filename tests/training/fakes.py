@@ -100,8 +100,8 @@ class Learner:
         ticks, log = iter(range(10**6)), self.rows if log is None else log
         saving = CheckpointPolicy(Checkpoint(path), every_s, lambda: float(next(ticks)), log)
         trainee = TrainingJobSpec(self.supernet.module, step or self.sandwich, self._family.recipe)
-        what = material(self._data)
-        return train(trainee, what, self.config, 0, saving, progress or NullProgress())
+        inputs = material(self._data)
+        return train(trainee, inputs, self.config, 0, saving, progress or NullProgress())
 
 
 def equal_tensors(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

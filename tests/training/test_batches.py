@@ -50,11 +50,11 @@ def test_seeding_of_layers_matches_torch(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("mixup", [0.0, 0.4])
 def test_batches_of_processes_equal_batch_of_one(digits: ImageData, mixup: float) -> None:
     config = replace(CONFIG, mixup=mixup)
-    whole = _draw(digits, config, 7)
+    expected = _draw(digits, config, 7)
     shares = [_draw(digits, config, 7, ProcessGroup(rank, 4)) for rank in range(4)]
     for name in ("images", "targets", "loss_targets"):
         assert torch.equal(
-            torch.cat([getattr(share, name) for share in shares]), getattr(whole, name)
+            torch.cat([getattr(share, name) for share in shares]), getattr(expected, name)
         )
 
 
@@ -73,7 +73,7 @@ def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:
     images = plain.images.float()
     mixed = [share * images + (1 - share) * images.flip(0)]
     mixed += [(1 - share) * images + share * images.flip(0)]
-    assert any(torch.allclose(batch.images, each, atol=1e-3) for each in mixed)
+    assert any(torch.allclose(batch.images, mixture, atol=1e-3) for mixture in mixed)
     assert torch.equal(batch.loss_targets.argmax(1), batch.targets)
 
 

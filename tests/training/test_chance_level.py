@@ -70,10 +70,10 @@ def test_networks_at_chance_level_are_named(
 
 
 def test_intervals_are_adjusted_for_number_of_networks() -> None:
-    one = proportion(52, 360)
-    assert one.lower > 0.1
-    assert not at_chance_level("accuracy", {"a": one}, TEN_DATA.constant("test"))
-    many = {str(i): one for i in range(20)}
+    interval = proportion(52, 360)
+    assert interval.lower > 0.1
+    assert not at_chance_level("accuracy", {"a": interval}, TEN_DATA.constant("test"))
+    many = {str(i): interval for i in range(20)}
     assert len(at_chance_level("accuracy", many, TEN_DATA.constant("test"))) == 20
 
 

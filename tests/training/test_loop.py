@@ -59,12 +59,12 @@ def test_finished_training_is_not_repeated(
     config = replace(CONFIG, ema=0.9)
     first = Learner(tiny, digits, config)
     done = first.train(tmp_path / "c.safetensors")
-    again = Learner(tiny, digits, config)
-    summary = again.train(tmp_path / "c.safetensors", KillAfter(1))  # no step, no kill
+    second = Learner(tiny, digits, config)
+    summary = second.train(tmp_path / "c.safetensors", KillAfter(1))  # no step, no kill
     assert (done.n_steps, summary.n_steps, summary.n_images) == (16, 0, 0)
     assert Checkpoint(tmp_path / "c.safetensors").n_steps() == 16
     assert n_steps(CONFIG, len(digits.train)) == 16
-    assert equal_tensors(first.weights, again.weights)
+    assert equal_tensors(first.weights, second.weights)
 
 
 def test_final_weights_are_averages(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:

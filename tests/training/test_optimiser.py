@@ -39,14 +39,14 @@ def test_steps_match_torch(name: str) -> None:
             {"params": [reference.weight]}, {"params": [reference.bias], "weight_decay": 0.0}
         ]  # fmt: skip
         known = torch.optim.AdamW(groups, lr=0.1, weight_decay=1e-2)
-    for module, of in (
+    for module, step_optimiser in (
         (module_of_ours, optimiser(module_of_ours, recipe, 0.9, 100)),
         (reference, known),
     ):
         for _ in range(3):
-            of.zero_grad()
+            step_optimiser.zero_grad()
             module(torch.ones(3, 4)).square().sum().backward()
-            of.step()
+            step_optimiser.step()
     assert torch.equal(module_of_ours.weight, reference.weight)
     assert torch.equal(module_of_ours.bias, reference.bias)
 
@@ -112,14 +112,14 @@ def test_muon_uses_sgd_for_other_parameters() -> None:
         reference.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True
     )
     images = torch.randn(2, 4, 3, 3)
-    for module, of in (
+    for module, step_optimiser in (
         (module_of_ours, optimiser(module_of_ours, TrainingRecipe("muon", 0.1, 1e-2), 0.9, 100)),
         (reference, known),
     ):
         for _ in range(3):
-            of.zero_grad()
+            step_optimiser.zero_grad()
             (module(images) - 1).square().sum().backward()
-            of.step()
+            step_optimiser.step()
     for ours, other in zip(module_of_ours.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours, other)
 

@@ -58,8 +58,8 @@ def test_parallel_subnets_have_sequential_gradients(tiny: SearchSpace, digits: I
         learner.supernet.module.train()
         learner.sandwich.accumulate(sample_sandwich(tiny, 3, random.Random(0)), _batch(digits))
         gradients.append([p.grad for p in learner.supernet.module.parameters()])
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other)
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, second)
 
 
 @pytest.mark.usefixtures("threads_restored")

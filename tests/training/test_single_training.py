@@ -50,8 +50,8 @@ class Learner:
     ) -> None:
         ticks = iter(range(10**6))
         saving = CheckpointPolicy(Checkpoint(path), 2.5, lambda: float(next(ticks)), self.rows)
-        what = material(self._data)
-        train_network(self.student, what, config, 0, saving, progress or NullProgress())
+        inputs = material(self._data)
+        train_network(self.student, inputs, config, 0, saving, progress or NullProgress())
 
     @property
     def accuracy(self) -> float:
@@ -192,7 +192,7 @@ def test_estimated_time_includes_optimiser_and_scoring(
 
     monkeypatch.setattr("hwnas.training.optimisers._SGD.step", step)
     monkeypatch.setattr("time.perf_counter", lambda: now)
-    what = material(digits)
-    n_read = 2 * len(what.data.validation) + len(what.data.train) + 128
-    result = estimate_seconds(Learner(tiny, digits).student, what, CONFIG, 0, 50, n_read=128)
+    inputs = material(digits)
+    n_read = 2 * len(inputs.data.validation) + len(inputs.data.train) + 128
+    result = estimate_seconds(Learner(tiny, digits).student, inputs, CONFIG, 0, 50, n_read=128)
     assert result == pytest.approx(2.0 * (50 + n_read / 3 / 128))

@@ -49,11 +49,11 @@ def test_run_choices_do_not_change_checkpoints(
         s.network_checkpoint(s.space.largest(), "scratch") for s in (setup, space_with_run_choices)
     )
     assert alone.path == same.path
-    taught = [
+    digest_texts = [
         FinetunedTeacher(nn.Identity(), s.space.largest(), s, "scratch", NullProgress()).digest_text
         for s in (setup, space_with_run_choices)
     ]
-    assert taught[0] == taught[1]
+    assert digest_texts[0] == digest_texts[1]
 
 
 def test_run_choices_do_not_change_sampled_subnets(
@@ -65,8 +65,8 @@ def test_run_choices_do_not_change_sampled_subnets(
         drawn_from.append(trainee.step.space)  # type: ignore[attr-defined]
 
     monkeypatch.setattr("hwnas.training.loop.train", train)
-    for each in (setup, space_with_run_choices):
-        each.trained(NullProgress())
+    for training_setup in (setup, space_with_run_choices):
+        training_setup.trained(NullProgress())
     assert drawn_from == [setup.space, setup.space]
 
 

@@ -274,9 +274,11 @@ def test_api_prints_nothing_and_restores_state(
 
 
 def test_train_single_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = loading._image_data
+    image_data = loading._image_data
     monkeypatch.setattr(
-        loading, "_image_data", lambda *made: replace(read(*made), notes=("Look at your images.",))
+        loading,
+        "_image_data",
+        lambda *arguments: replace(image_data(*arguments), notes=("Look at your images.",)),
     )
     trained = hwnas.train(search_space="tiny", genotype="smallest", train={"epochs": 2})
     value, _, low, high = trained.summary["accuracy_test"]

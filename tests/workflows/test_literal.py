@@ -30,12 +30,12 @@ def _dir(value: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("text", few_of([*ODD[::2], *ODD[1::2]], 19))
 def test_paths_are_taken_literally(text: str) -> None:
-    read = "./???" if text == "???" else text
-    assert _dir(text) == read
-    assert _dir(grammar.quoted_if_needed(text)) == read  # as printed in messages
+    expected = "./???" if text == "???" else text
+    assert _dir(text) == expected
+    assert _dir(grammar.quoted_if_needed(text)) == expected  # as printed in messages
     quoted = f"run.dir={grammar.in_quotes(text)}"  # for Hydra
     both = compose("compare", [f"runs={grammar.listed([text, 'b'])}", quoted])
-    assert (both.run.dir, both.paths) == (read, [read, "b"])
+    assert (both.run.dir, both.paths) == (expected, [expected, "b"])
 
 
 def test_random_text_is_taken_literally() -> None:

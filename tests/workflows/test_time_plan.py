@@ -390,8 +390,8 @@ def test_fine_tuning_within_limit_follows_durations(
     schedule = FinetuneSchedule(times, TimeWindow(100.0, 100.0), 1, 1)
 
     def take(durations_s: dict[str, float | None]) -> list[str]:
-        left = [c for c in candidates if c.id not in schedule.started]
-        return [g.id for g in schedule.take(left, durations_s, lambda g: g.id == ids[3])]
+        remaining = [c for c in candidates if c.id not in schedule.started]
+        return [g.id for g in schedule.take(remaining, durations_s, lambda g: g.id == ids[3])]
 
     assert take({}) == [ids[3], ids[0]]  # what was begun before comes first
     now.s = 80.0  # twice the estimate: the next one would take 20 s, the other one 40 s

@@ -315,10 +315,10 @@ def _run(run: RunData, n_shown: int) -> Content:
 
 
 def _thinned_indices(
-    points: Sequence[PagePoint], explorer: FrontExplorer, most: int
+    points: Sequence[PagePoint], explorer: FrontExplorer, n_max: int
 ) -> NDArray[np.intp]:
     """Return the indices of the shown points of a run: its front and others."""
-    if len(points) <= most:
+    if len(points) <= n_max:
         return np.arange(len(points))
     on_front = np.array([point.on_front for point in points])
     sign = [-1.0 if explorer.columns[name].maximise else 1.0 for name in explorer.objectives]
@@ -326,14 +326,14 @@ def _thinned_indices(
         [[point.figures[name].value for name in explorer.objectives] for point in points]
     ) * np.array(sign)
     others = np.flatnonzero(~on_front)
-    n_others = max(0, most - int(on_front.sum()))
+    n_others = max(0, n_max - int(on_front.sum()))
     near = others[thinned(values[others], values[on_front], n_others)]
     return np.sort(np.concatenate([np.flatnonzero(on_front), near]))
 
 
 def _column(figures: Sequence[Quantities], name: str, *, ends: bool) -> Content:
     """Return a column of figures, with intervals if ``ends``."""
-    quantities = [each.get(name, _UNKNOWN) for each in figures]
+    quantities = [by_name.get(name, _UNKNOWN) for by_name in figures]
     sources = list(dict.fromkeys(f.source for f in quantities if f is not _UNKNOWN))
     column: Content = {
         "value": floats(np.array([f.value for f in quantities], np.float64)),

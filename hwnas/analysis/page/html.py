@@ -183,8 +183,8 @@ def _findings(sentences: Sequence[str]) -> str:
 
 def _explorer(explorer: FrontExplorer, n_runs: int) -> str:
     notes = "".join(map(_note, explorer.notes))
-    address, words = map(html.escape, explorer.link)
-    link = f'<p class="note"><a href="{address}">{words}</a></p>' if address else ""
+    address, text = map(html.escape, explorer.link)
+    link = f'<p class="note"><a href="{address}">{text}</a></p>' if address else ""
     data = ""
     if any(run.points for run in explorer.runs):
         data = f'<script type="application/json">{_json(view.content(explorer, n_runs))}</script>'

@@ -74,16 +74,16 @@ def _busy_alert(pool: DeployedPool, chosen: str, rate: str, count: str) -> dict[
     """
     if pool.kind.batch > 1:
         # Full batches limit the responses at any demand.
-        most = min(_SLACK * pool.kind.goodput, _FULL * _capacity(pool))
+        limit = min(_SLACK * pool.kind.goodput, _FULL * _capacity(pool))
         return _alert(
-            pool, "Busy", f"{rate} / {count} > {most:.9g}", "15m", "ticket",
+            pool, "Busy", f"{rate} / {count} > {limit:.9g}", "15m", "ticket",
             f"Replicas serve more than {pool.kind.goodput:.4g} requests/s each, at which the pool "
             "keeps its limit.",
         )  # fmt: skip
     work = f"sum(rate(nv_inference_compute_infer_duration_us{chosen}[5m])) / 1e6"
-    most = min(_FULL, _SLACK * max(pool.busy, 0.01))
+    limit = min(_FULL, _SLACK * max(pool.busy, 0.01))
     return _alert(
-        pool, "Busy", f"{work} / {count} > {most:.4g}", "15m", "ticket",
+        pool, "Busy", f"{work} / {count} > {limit:.4g}", "15m", "ticket",
         f"Replicas are busy more than the simulated {pool.busy:.0%} of the time.",
     )  # fmt: skip
 
@@ -95,12 +95,12 @@ def _capacity(pool: DeployedPool) -> float:
 
 
 def _alert(
-    pool: DeployedPool, name: str, expression: str, lasting: str, severity: str, words: str
+    pool: DeployedPool, name: str, expression: str, lasting: str, severity: str, summary: str
 ) -> dict[str, Any]:
     return {
         "alert": f"Hwnas{name}", "expr": expression, "for": lasting,
         "labels": {"severity": severity, "model": pool.name, "device": pool.kind.device},
-        "annotations": {"summary": f"{pool.name}: {words}", "pool": pool.of},
+        "annotations": {"summary": f"{pool.name}: {summary}", "pool": pool.of},
     }  # fmt: skip
 
 

@@ -97,7 +97,7 @@ class RequestRouter:
             known = ", ".join(self.routes)
             return JSONResponse({"error": f"no such class; use the path of one: {known}"}, 404)
         body = await request.body()
-        (route,) = random.choices(routes, [each["rate"] for each in routes])
+        (route,) = random.choices(routes, [option["rate"] for option in routes])
         text = PLAN["pools"][route["first"]]
         needed = np.dtype(text["dtype"]).itemsize * int(np.prod(text["shape"]))
         if len(body) != needed:
@@ -121,13 +121,15 @@ def build(arguments: dict[str, str]) -> Any:
     """
     every = PLAN["hours"]
     hours = [
-        each for each in every if int(arguments.get("hour", each["hours"][0])) in each["hours"]
+        entry for entry in every if int(arguments.get("hour", entry["hours"][0])) in entry["hours"]
     ]
     if not hours:
-        last = max(hour for each in every for hour in each["hours"])
+        last = max(hour for entry in every for hour in entry["hours"])
         raise ValueError(f"hour={arguments['hour']} is not in the plan: give 0 to {last}.")
     routes = hours[0]["routes"] if "hour" in arguments else PLAN["routes"]
-    needed = [each[of] for ways in routes.values() for each in ways for of in ("first", "second")]
+    needed = [
+        entry[side] for ways in routes.values() for entry in ways for side in ("first", "second")
+    ]
     pools = {name: _pool(name, hours) for name in dict.fromkeys(needed) if name}
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers lack this file
     ingress = serve.deployment(RequestRouter).options(
@@ -138,10 +140,10 @@ def build(arguments: dict[str, str]) -> Any:
 
 def _pool(name: str, hours: list[dict[str, Any]]) -> Any:
     text = PLAN["pools"][name]
-    replicas = [each["replicas"][name] for each in hours if name in each["replicas"]]
+    replicas = [entry["replicas"][name] for entry in hours if name in entry["replicas"]]
     scale: dict[str, Any] = {"num_replicas": max(replicas)}
     if min(replicas) < max(replicas):
-        (first,) = (each["replicas"] for each in PLAN["hours"] if PLAN["start"] in each["hours"])
+        (first,) = (entry["replicas"] for entry in PLAN["hours"] if PLAN["start"] in entry["hours"])
         scale = {
             "autoscaling_config": {
                 "min_replicas": min(replicas), "max_replicas": max(replicas),

@@ -72,7 +72,7 @@ def _readme_head(deployed: Mapping[str, bytes]) -> str:
 
 def _replica_schedule(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> bytes:
     """Return the manifests that change replicas by the hour."""
-    hours = [kubernetes.hour_patches(pools, of) for of in range(len(pools[0].replicas))]
+    hours = [kubernetes.hour_patches(pools, hour) for hour in range(len(pools[0].replicas))]
     names = [pool.name for pool in pools]
     rules = [
         patch_rule("apps", "deployments", names),
@@ -136,12 +136,12 @@ def _node_notes(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> list[str
         if placed and node_label(name) != name:
             lines.append(f"- Nodes of `{name}` are labelled `{DEVICE}={node_label(name)}`.")
         lines += _gpu_notes(name, device.slots, placed)
-        most = max(hour_plan.machines.get(name, 0) for hour_plan in plan.hours) * device.slots
+        room = max(hour_plan.machines.get(name, 0) for hour_plan in plan.hours) * device.slots
         together = sum(pool.peak if pool.is_scaled else pool.initial_replicas for pool in placed)
-        if together > most:
+        if together > room:
             lines.append(
                 f"- Pools on `{name}` peak in different hours: {together} replicas in total, with "
-                f"room for {most}. Manifests start those of hour {placed[0].start}, which fit, and "
+                f"room for {room}. Manifests start those of hour {placed[0].start}, which fit, and "
                 "the minimum of pools without replicas in it; if these do not fit, or autoscalers "
                 "scale several pools at once, pods stay pending."
             )

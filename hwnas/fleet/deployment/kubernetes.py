@@ -285,11 +285,14 @@ def inference_graphs(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dic
     names = {pool.of: pool.name for pool in pools}
     start, hours = busiest_hour(plan), range(plan.n_hours)
     by_class = {
-        name: [to_yaml(_graph(name, of, names)) for of in _class_routes(plan, request_class, names)]
+        name: [
+            to_yaml(_graph(name, routes, names))
+            for routes in _class_routes(plan, request_class, names)
+        ]
         for request_class, name in graph_names(plan, pools).items()
     }
-    result = {f"kserve/{name}.yaml": of[start] for name, of in by_class.items()}
-    every = [b"---\n".join(of[hour] for of in by_class.values()) for hour in hours]
+    result = {f"kserve/{name}.yaml": graphs[start] for name, graphs in by_class.items()}
+    every = [b"---\n".join(graphs[hour] for graphs in by_class.values()) for hour in hours]
     rules = [patch_rule("serving.kserve.io", "inferencegraphs", [*by_class])]
     scheduled = schedule("hwnas-routes", every, rules, plan.begin_min)
     return result | ({"kserve/schedule.yaml": scheduled} if scheduled else {})
@@ -301,16 +304,18 @@ def graph_names(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str
     Classes without a deployed route have none; nor have those with a split network, as KServe
     cannot forward its tensor.
     """
-    names, taken = {pool.of: pool.name for pool in pools}, set[str]()
+    names, labels = {pool.of: pool.name for pool in pools}, set[str]()
     result = {}
     for request_class in plan.classes:
         paths = {
-            path_of(route) for of in routes_by_hour(plan, request_class, names) for route in of
+            path_of(route)
+            for routes in routes_by_hour(plan, request_class, names)
+            for route in routes
         }
         if any(plan.is_split(first, second) for first, second, _ in paths):
             continue
         if len(paths) > 1 or any(second is not None for _, second, _ in paths):
-            result[request_class] = dns_label(f"class-{request_class}", request_class, taken)
+            result[request_class] = dns_label(f"class-{request_class}", request_class, labels)
     return result
 
 

@@ -172,8 +172,8 @@ async def _open_loop(port: int, request: bytes, due_s: Array) -> LatencySamples:
     async with _Connections(port) as connections:
         free = [await connections.open() for _ in range(min(_READY, due_s.size))]
         begin, tasks = loop.time() + _AHEAD_S, []
-        for i, at in enumerate(due_s):
-            await asyncio.sleep(max(0.0, begin + at - loop.time()))
+        for i, due in enumerate(due_s):
+            await asyncio.sleep(max(0.0, begin + due - loop.time()))
             tasks.append(asyncio.create_task(ask(i)))
         await asyncio.gather(*tasks)
     return LatencySamples(due_s, sent, done)
@@ -205,7 +205,7 @@ Batches = Mapping[int, tuple[int, float]]  #: number of batches and their total 
 
 QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
 WARM = 0.1  #: fraction of the time that is ignored: queues start empty
-_MOST_JITTER = 1.0
+_MAX_JITTER = 1.0
 _SLOWDOWNS, _HALVINGS = (0.5, 4.0), 12  # range and bisection steps of the slowdown
 
 
@@ -225,7 +225,7 @@ class BatchTimes:
         """Standard deviation of the logarithm of ``alone_ms``, without outliers; at most 1."""
         quarters = np.quantile(np.log(self.alone_ms), [0.25, 0.75])
         return min(
-            _MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349
+            _MAX_JITTER, float(quarters[1] - quarters[0]) / 1.349
         )  # interquartile range of a normal distribution
 
     def slower(self, times: float) -> "BatchTimes":
@@ -303,30 +303,30 @@ def comparison_row(
         rate: Requests/s.
         repeats: Comparisons at this load.
     """
-    samples = [each.measured for each in repeats]
-    lateness = np.concatenate([(each.sent_s - each.due_s) * 1e3 for each in samples])
+    samples = [run.measured for run in repeats]
+    lateness = np.concatenate([(run.sent_s - run.due_s) * 1e3 for run in samples])
     row: Row = {
         "pool": pool.name, "server": server, "batch": pool.kind.batch,
         "wait_ms": pool.kind.wait_ms, "load": load, "rate_per_s": rate,
-        "requests": sum(each.due_s.size for each in samples), "repeats": len(samples),
-        "failed": sum(each.failed for each in samples),
+        "requests": sum(run.due_s.size for run in samples), "repeats": len(samples),
+        "failed": sum(run.failed for run in samples),
         "sent_late_p99_ms": float(np.nanquantile(lateness, 0.99)),
     }  # fmt: skip
     for name, q in QUANTILES.items():
         measured = mean_with_interval(
-            [_quantile(each.measured.latency_ms[each.is_warm], q) for each in repeats], "measured"
+            [_quantile(run.measured.latency_ms[run.is_warm], q) for run in repeats], "measured"
         )
         simulated = mean_with_interval(
-            [_quantile(each.simulated_ms[each.is_warm], q) for each in repeats]
+            [_quantile(run.simulated_ms[run.is_warm], q) for run in repeats]
         )
         row |= simulated.columns(f"simulated_{name}") | measured.columns(f"measured_{name}")
         row[f"error_{name.removesuffix('_ms')}"] = simulated.value / measured.value - 1
-    row |= mean_with_interval([each.slowdown for each in repeats]).columns("slowdown")
-    if not all(each.explained_ms.size for each in repeats):
+    row |= mean_with_interval([run.slowdown for run in repeats]).columns("slowdown")
+    if not all(run.explained_ms.size for run in repeats):
         return row
-    p99 = [_quantile(each.explained_ms[each.is_warm], QUANTILES["p99_ms"]) for each in repeats]
+    p99 = [_quantile(run.explained_ms[run.is_warm], QUANTILES["p99_ms"]) for run in repeats]
     explained = mean_with_interval(p99)
-    row |= mean_with_interval([each.batch_slowdown for each in repeats], "measured").columns(
+    row |= mean_with_interval([run.batch_slowdown for run in repeats], "measured").columns(
         "batch_slowdown"
     )
     row |= explained.columns("explained_p99_ms")

@@ -84,8 +84,10 @@ def to_served_model(model: bytes, size: tuple[int, int] | None = None) -> Served
     if len(outputs) == 1:
         _add_confidence(graph, answer.name)
     content = loaded.SerializeToString(deterministic=True)
-    whole, dtypes = (c, height, width), (types[0], types[1])
-    return ServedModel(content, images.name, whole, whole != shape, answer.name, outputs, dtypes)
+    full_shape, dtypes = (c, height, width), (types[0], types[1])
+    return ServedModel(
+        content, images.name, full_shape, full_shape != shape, answer.name, outputs, dtypes
+    )
 
 
 def _load_onnx(model: bytes) -> Any:

@@ -126,13 +126,13 @@ def deployed_pools(
     models = _served_models({*files.values()} - tails) | {
         f: to_served_model(f.read_bytes()) for f in tails
     }
-    result, unserved, taken = [], {}, set[str]()
+    result, unserved, labels = [], {}, set[str]()
     for hour_plan, source in sources.items():
         if source.unserved:
             unserved[hour_plan] = source.unserved
             continue
         kind = plan.kinds[hour_plan]
-        name = dns_label(f"{kind.device}-{kind.model}-b{kind.batch}", hour_plan, taken)
+        name = dns_label(f"{kind.device}-{kind.model}-b{kind.batch}", hour_plan, labels)
         model = None if source.file is None else models[source.file]
         result.append(
             _deployed_pool(plan, hour_plan, name, source, model, busy.get(hour_plan, 0.0))
@@ -161,12 +161,12 @@ def _deployed_pool(
     spreads = [pool.spread for pool in pools if pool is not None and pool.spread]
     goodput = max(pool.goodput for pool in pools if pool is not None)  # as corrected
     kind = replace(plan.kinds[pool_type], goodput=goodput)
-    at = plan.devices[kind.device]
+    machine = plan.devices[kind.device]
     return DeployedPool(
         name, pool_type, kind, source, model,
         tuple(0 if pool is None else pool.replicas for pool in pools),
         tuple(_pool_rate(hour, pool_type) for hour in hours), min(spreads, default=0), busy,
-        busiest_hour(plan), at.start_s, at.slots,
+        busiest_hour(plan), machine.start_s, machine.slots,
     )  # fmt: skip
 
 
@@ -201,14 +201,16 @@ def dns_label(text: str, salt: str, taken: set[str]) -> str:
 
 def _model_source(kind: PoolType) -> PoolModelSource:
     """Return how servers run the model of a pool type: as in its timing."""
-    ran = kind.ran or _runtime_of_place(kind)
-    if unserved := _unserved_reason(ran.runtime):
+    runtime = kind.ran or _runtime_of_place(kind)
+    if unserved := _unserved_reason(runtime.runtime):
         return PoolModelSource(unserved=unserved)
-    file = next((f for f in _candidate_files(kind, ran) if f.is_file()), None)
+    file = next((f for f in _candidate_files(kind, runtime) if f.is_file()), None)
     if kind.accuracy is None and file is None:
         return PoolModelSource(unserved="it is a part of a split network without a file")
-    notes = [*_file_notes(kind, ran, file), *_device_notes(kind, ran)]
-    return PoolModelSource(file, ran.threads or 1, _SERVED.get(ran.provider, ""), "; ".join(notes))
+    notes = [*_file_notes(kind, runtime, file), *_device_notes(kind, runtime)]
+    return PoolModelSource(
+        file, runtime.threads or 1, _SERVED.get(runtime.provider, ""), "; ".join(notes)
+    )
 
 
 def _runtime_of_place(kind: PoolType) -> TimedRuntime:
@@ -230,15 +232,15 @@ def _unserved_reason(runtime: str) -> str:
                  for a in artefacts if a.unavailable_reason), "")  # fmt: skip
 
 
-def _candidate_files(kind: PoolType, ran: TimedRuntime) -> Iterator[Path]:
+def _candidate_files(kind: PoolType, runtime: TimedRuntime) -> Iterator[Path]:
     """Yield possible files of the model: next to its accuracy, then next to its timing."""
     name, _, precision = kind.model.rpartition("-")
-    for place in filter(None, dict.fromkeys((kind.place, ran.place))):
+    for place in filter(None, dict.fromkeys((kind.place, runtime.place))):
         yield Path(place) / _EXPORTED.get(precision, onnx_files.FLOAT32)
         yield Path(place) / "models" / f"{name}.onnx"
 
 
-def _file_notes(kind: PoolType, ran: TimedRuntime, file: Path | None) -> Iterator[str]:
+def _file_notes(kind: PoolType, runtime: TimedRuntime, file: Path | None) -> Iterator[str]:
     """Yield notes on the deployed file."""
     if file is None:
         from_here = "" if Path(kind.place).exists() else f" (working directory: {Path.cwd()})"
@@ -247,7 +249,7 @@ def _file_notes(kind: PoolType, ran: TimedRuntime, file: Path | None) -> Iterato
     if kind.place and Path(kind.place) not in file.parents:
         yield f"its accuracy is from {kind.place}; servers run {file} of the same network"
     precision = kind.model.rpartition("-")[2]
-    timed = backends.get(ran.runtime).dtypes.get(precision, "") if ran.runtime else ""
+    timed = backends.get(runtime.runtime).dtypes.get(precision, "") if runtime.runtime else ""
     if timed and not timed.endswith(".onnx"):
         yield (
             f"its latencies are from {timed}; servers run {file.name} of the same network, whose "
@@ -260,19 +262,19 @@ def _file_notes(kind: PoolType, ran: TimedRuntime, file: Path | None) -> Iterato
         )
 
 
-def _device_notes(kind: PoolType, ran: TimedRuntime) -> Iterator[str]:
+def _device_notes(kind: PoolType, runtime: TimedRuntime) -> Iterator[str]:
     """Yield notes on the execution provider and threads."""
     fix = f"of `{kind.device}` in the fleet file, and plan again"
-    if not ran.provider:
+    if not runtime.provider:
         yield (
             "its execution provider is unknown, and these files are for a CPU: set provider (cpu, "
             f"cuda, tensorrt or openvino) {fix}"
         )
-    elif ran.provider not in _SERVED:
-        yield f"it was timed with {ran.provider}; servers run it on the CPU"
-    elif ran.provider not in (_SERVED[ran.provider], _CPU):
-        yield f"it was timed with {ran.provider}; servers use {_SERVED[ran.provider]}"
-    if not ran.threads:
+    elif runtime.provider not in _SERVED:
+        yield f"it was timed with {runtime.provider}; servers run it on the CPU"
+    elif runtime.provider not in (_SERVED[runtime.provider], _CPU):
+        yield f"it was timed with {runtime.provider}; servers use {_SERVED[runtime.provider]}"
+    if not runtime.threads:
         yield f"its number of threads is unknown, and it has 1: set threads {fix}"
 
 
@@ -362,9 +364,9 @@ def _routing_rows(
         ]
 
 
-def _next_pool(plan: DeploymentPlan, taken: RoutePath, names: Mapping[str, str]) -> str:
+def _next_pool(plan: DeploymentPlan, path: RoutePath, names: Mapping[str, str]) -> str:
     """Return the escalation of a route as text."""
-    first, second, threshold = taken
+    first, second, threshold = path
     if second is None:
         return ""
     if plan.is_split(first, second):

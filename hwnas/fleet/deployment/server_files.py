@@ -74,14 +74,15 @@ def _tensors(pool: DeployedPool) -> list[str]:
     if pool.model is None:
         return []
     model = pool.model
-    read, answered = model.types
+    input_type, output_type = model.types
     outputs = [
-        _tensor(name, answered if name == model.answer else "FP32", sizes)
+        _tensor(name, output_type if name == model.answer else "FP32", sizes)
         for name, sizes in model.outputs.items()
     ]
     return [
-        f"input [ {_tensor(model.image, read, model.shape)} ]", f"output [ {', '.join(outputs)} ]",
-    ]  # fmt: skip
+        f"input [ {_tensor(model.image, input_type, model.shape)} ]",
+        f"output [ {', '.join(outputs)} ]",
+    ]
 
 
 def _tensor(name: str, kind: str, sizes: Sequence[int]) -> str:
@@ -96,8 +97,8 @@ def _batching(pool: DeployedPool) -> list[str]:
 
 
 def _instances(pool: DeployedPool) -> str:
-    where = "KIND_GPU" if pool.source.is_on_gpu else "KIND_CPU"
-    return f"instance_group [ {{ count: 1 kind: {where} }} ]"
+    kind = "KIND_GPU" if pool.source.is_on_gpu else "KIND_CPU"
+    return f"instance_group [ {{ count: 1 kind: {kind} }} ]"
 
 
 def _accelerator(pool: DeployedPool) -> list[str]:
@@ -170,12 +171,12 @@ def _gpus(pool: DeployedPool) -> float:
 def _peak_routes(hours: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the routes of each class in its peak hour."""
     result: dict[str, list[dict[str, Any]]] = {}
-    most: dict[str, float] = {}
+    peaks: dict[str, float] = {}
     for hour in hours:
         for name, routes in hour["routes"].items():
             rate = sum(route["rate"] for route in routes)
-            if rate > most.get(name, 0.0):
-                result[name], most[name] = routes, rate
+            if rate > peaks.get(name, 0.0):
+                result[name], peaks[name] = routes, rate
     return result
 
 

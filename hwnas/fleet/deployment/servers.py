@@ -120,9 +120,9 @@ def choose_server(name: str, python: str, packages: InstalledPackages) -> str:
         )
     if name not in ("auto", *SERVERS):
         raise RunError(unknown_name("server", name, ("auto", *SERVERS)))
-    for each in SERVERS if name == "auto" else [name]:
-        if SERVERS[each].version(packages):
-            return each
+    for candidate in SERVERS if name == "auto" else [name]:
+        if SERVERS[candidate].version(packages):
+            return candidate
     commands = " or ".join(f"{python} -m {server.install}" for server in SERVERS.values())
     raise RunError(
         f"serve-check needs onnxruntime and a server in {python}; install a server with "

@@ -39,9 +39,9 @@ class TritonPythonModel:
         """Return an ``InferenceResponse`` per request; each request has one or more images."""
         images = [pb.get_input_tensor_by_name(r, self.image).as_numpy() for r in requests]
         result = self.session.run(None, {self.image: np.concatenate(images)})
-        ends = np.cumsum([len(each) for each in images])[:-1]
+        ends = np.cumsum([len(part) for part in images])[:-1]
         parts = zip(*(np.split(output, ends) for output in result), strict=True)
         return [
-            pb.InferenceResponse([pb.Tensor(n, a) for n, a in zip(self.outputs, each, strict=True)])
-            for each in parts
+            pb.InferenceResponse([pb.Tensor(n, a) for n, a in zip(self.outputs, part, strict=True)])
+            for part in parts
         ]

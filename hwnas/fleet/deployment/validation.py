@@ -71,7 +71,9 @@ def batch_sizes(pool: DeployedPool) -> list[int]:
 
 def pools_to_serve(pools: Sequence[DeployedPool]) -> list[DeployedPool]:
     """Return the pools, and a variant of each for every batch size to time."""
-    return [each for pool in pools for each in (pool, *map(pool.with_batch, batch_sizes(pool)))]
+    return [
+        variant for pool in pools for variant in (pool, *map(pool.with_batch, batch_sizes(pool)))
+    ]
 
 
 @final
@@ -237,10 +239,10 @@ def _batches_between(before: Batches, after: Batches) -> Batches:
 
 def _mean_profile(readings: Sequence[BatchTimes]) -> ServiceTimeProfile:
     """Return the profile over repeats."""
-    sizes_ms = {n: [each.batch_ms[n] for each in readings] for n in readings[0].batch_ms}
+    sizes_ms = {n: [reading.batch_ms[n] for reading in readings] for n in readings[0].batch_ms}
     return ServiceTimeProfile(
         {n: mean_with_interval(values, "measured") for n, values in sizes_ms.items()},
-        mean_with_interval([each.overhead_ms for each in readings], "measured"),
-        mean_with_interval([each.waking_ms for each in readings], "measured"),
-        float(np.mean([each.jitter for each in readings])),
+        mean_with_interval([reading.overhead_ms for reading in readings], "measured"),
+        mean_with_interval([reading.waking_ms for reading in readings], "measured"),
+        float(np.mean([reading.jitter for reading in readings])),
     )

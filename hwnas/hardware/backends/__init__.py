@@ -45,8 +45,8 @@ def get(name: str) -> BackendDescription:
 def known() -> list[BackendDescription]:
     """Return the descriptions of all backends that can be loaded, sorted by name."""
     descriptions = _backends_by_name()
-    each = [descriptions[name] for name in names()]
-    return list({d.name: d for d in each if isinstance(d, BackendDescription)}.values())
+    values = [descriptions[name] for name in names()]
+    return list({d.name: d for d in values if isinstance(d, BackendDescription)}.values())
 
 
 def default() -> str:

@@ -187,11 +187,11 @@ def with_and_without_operator(op: OpSpec) -> tuple[Graph, Graph]:
     and return few numbers, so that copies to and from a device cancel out, except for operators
     that average the image or multiply all of it.
     """
-    whole = tuple(isolated_operator(op))
-    before = whole[:-1]
+    nodes = tuple(isolated_operator(op))
+    before = nodes[:-1]
     if not before and op.out_shape[1:] == (1, 1):
-        return Graph.of(whole), empty_network(op.batch)
-    return _with_mean(whole, op), _with_mean(before, op)
+        return Graph.of(nodes), empty_network(op.batch)
+    return _with_mean(nodes, op), _with_mean(before, op)
 
 
 def _with_mean(nodes: tuple[Node, ...], op: OpSpec) -> Graph:

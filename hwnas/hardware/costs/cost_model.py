@@ -121,14 +121,14 @@ def _details(costs: Sequence[Cost]) -> dict[str, float]:
     details = [cost.details for cost in costs]
     combined = {}
     for name in details[0]:
-        values = [each[name] for each in details]
+        values = [detail[name] for detail in details]
         if name in _POWERS:
             combined[name] = _mean(values, [cost.figures["latency_ms"].value for cost in costs])
         else:
             combined[name] = max(values) if name in (*_MAXIMA, *_FLAGS) else sum(values)
     if _UTILISATION in combined and combined.get(_CYCLES):
         combined[_UTILISATION] = _mean(
-            [each[_UTILISATION] for each in details], [each[_CYCLES] for each in details]
+            [detail[_UTILISATION] for detail in details], [detail[_CYCLES] for detail in details]
         )
     return combined
 

@@ -182,7 +182,7 @@ class RooflineCostModel:
             ConfigError: see ``network_cost``.
         """
         return cost_by_segment(
-            self._lower(genotype), lambda each: network_cost(each, self._target, self._roofline)
+            self._lower(genotype), lambda graph: network_cost(graph, self._target, self._roofline)
         )
 
 

@@ -208,7 +208,7 @@ class TableCostModel:
         """
         return cost_by_segment(
             self._lower(genotype),
-            lambda each: host_cost(each, self._target, self.latency(each, genotype.space)),
+            lambda graph: host_cost(graph, self._target, self.latency(graph, genotype.space)),
         )
 
     def latency(self, graph: Graph, space: str) -> Quantity:

@@ -99,7 +99,7 @@ _LEVELS = 8  #: levels of resolution
 def _coarse_features(work: OperatorWork) -> Floats:
     """Return all weights, and multiply-accumulates, traffic and operators by class."""
     amounts = (work.macs, work.moved, np.ones_like(work.macs))
-    sums = [_sums(work, each, work.kind, len(CLASSES)) for each in amounts]
+    sums = [_sums(work, amount, work.kind, len(CLASSES)) for amount in amounts]
     return np.hstack([work.weights.sum(1, keepdims=True), *sums])
 
 
@@ -107,7 +107,7 @@ def _fine_features(work: OperatorWork) -> Floats:
     """Return multiply-accumulates, weights, traffic and operators by class and resolution."""
     amounts = (work.macs, work.weights, work.moved, np.ones_like(work.macs))
     group: NDArray[np.intp] = work.kind * _LEVELS + np.clip(work.level, 0, _LEVELS - 1)
-    return np.hstack([_sums(work, each, group, len(CLASSES) * _LEVELS) for each in amounts])
+    return np.hstack([_sums(work, amount, group, len(CLASSES) * _LEVELS) for amount in amounts])
 
 
 def _sums(work: OperatorWork, amounts: Floats, group: NDArray[np.intp], n: int) -> Floats:

@@ -85,7 +85,7 @@ def operator_work(networks: Sequence[Graph]) -> OperatorWork:
 
 def join_work(*works: OperatorWork) -> OperatorWork:
     """Return the work of all networks of several ``works``, one after another."""
-    return OperatorWork.of(_padded_table([row for each in works for row in each.table]))
+    return OperatorWork.of(_padded_table([row for work in works for row in work.table]))
 
 
 def _padded_table(rows: Sequence[Floats]) -> Floats:
@@ -227,8 +227,8 @@ class FittedRoofline:
         outside = np.maximum(self.traffic - limit, 0) * unit / spilled
         computes = compute > inside + outside
         moving = ~computes
-        by_rate = _by(compute * computes, self.rate, len(rates))
-        by_bandwidth = _by((inside + outside) * moving, self.bandwidth, len(bandwidths))
+        by_rate = _sums_by_group(compute * computes, self.rate, len(rates))
+        by_bandwidth = _sums_by_group((inside + outside) * moving, self.bandwidth, len(bandwidths))
         busy = sum(by_rate) + sum(by_bandwidth) + device * self.starts
         free = busy > host * self.starts + image
         slopes = [
@@ -271,7 +271,7 @@ class FittedRoofline:
         return best
 
 
-def _by(amounts: Floats, group: NDArray[np.intp], n: int) -> list[Floats]:
+def _sums_by_group(amounts: Floats, group: NDArray[np.intp], n: int) -> list[Floats]:
     """Return the sum of each network's operators by group."""
     return [(amounts * (group == i)).sum(1) for i in range(n)]
 

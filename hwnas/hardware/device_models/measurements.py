@@ -122,31 +122,31 @@ def _readings(
     """Yield the usable rows of a file; note the others."""
     rows, column = _rows(path)
     for line, row in enumerate(rows, 2):
-        at = f"{prefix}line {line}"
+        location = f"{prefix}line {line}"
         try:
             _check_facts(row, facts)
             ms = _milliseconds(row, column, facts)
-            yield _Reading(_genotype(row, space), ms, row[column], row, at)
+            yield _Reading(_genotype(row, space), ms, row[column], row, location)
         except (ValueError, SpaceError) as error:
-            notes.append(f"{at}: {error}")
+            notes.append(f"{location}: {error}")
 
 
 def _by_genotype(readings: Sequence[_Reading]) -> dict[Genotype, list[_Reading]]:
-    found: dict[Genotype, list[_Reading]] = {}
-    for each in readings:
-        found.setdefault(each.genotype, []).append(each)
-    return found
+    groups: dict[Genotype, list[_Reading]] = {}
+    for reading in readings:
+        groups.setdefault(reading.genotype, []).append(reading)
+    return groups
 
 
 def _check_one(readings: Sequence[_Reading]) -> None:
     """Refuse rows of several devices, runtimes or providers."""
     for name in _SAME_IN_ALL:
         first: dict[str, str] = {}
-        for each in readings:
-            if value := each.row.get(name):
-                first.setdefault(value, each.at)
+        for reading in readings:
+            if value := reading.row.get(name):
+                first.setdefault(value, reading.at)
         if len(first) > 1:
-            values = ", ".join(f"'{value}' ({at})" for value, at in [*first.items()][:2])
+            values = ", ".join(f"'{value}' ({line})" for value, line in [*first.items()][:2])
             raise TableError(
                 f"measured: rows are of different {name}s: {values}. Give rows of one {name} only; "
                 f"if both names mean the same, write one of them into the column {name}."
@@ -324,30 +324,30 @@ def _milliseconds(row: Row, column: str, facts: Mapping[str, object]) -> float:
 
 def _check_timer(path: Path, readings: Sequence[_Reading], allowed: float) -> None:
     """Refuse latencies that were rounded too coarsely to distinguish networks."""
-    n_networks = len({each.genotype for each in readings})
+    n_networks = len({reading.genotype for reading in readings})
     if n_networks < MIN_NETWORKS:
         return
-    values = [Decimal(each.text.strip()) for each in readings]
+    values = [Decimal(reading.text.strip()) for reading in readings]
     step, is_constant = _step(values), len({*values}) == 1
     half = float(step / 2 / statistics.median(values))
     if half <= allowed and not is_constant:
         return
-    what = (
+    cause = (
         f"all {n_networks} networks have the value {values[0]}"
         if is_constant
         else f"values are multiples of {step:f}, up to {half:.0%} off; {allowed:.0%} allowed"
     )
     n_runs = math.ceil(half / allowed) + 1
     raise TableError(
-        f"measured={path}: the timer is too coarse: {what}. Time {n_runs} or more consecutive runs "
-        "and divide by their number, or write more digits (columns latency_us, latency_ns)."
+        f"measured={path}: the timer is too coarse: {cause}. Time {n_runs} or more consecutive "
+        "runs and divide by their number, or write more digits (columns latency_us, latency_ns)."
     )
 
 
 def _step(values: Sequence[Decimal]) -> Decimal:
     """Return the resolution of decimal numbers: their greatest common divisor."""
     digits = [value.normalize().as_tuple() for value in values]
-    exponent = min(0, *(int(each.exponent) for each in digits))
+    exponent = min(0, *(int(number.exponent) for number in digits))
     if len({*values}) > 1 and len(values) < _MIN_FOR_STEP:
         return Decimal((0, (1,), exponent))
     divisor = math.gcd(*(int(value.scaleb(-exponent)) for value in values))
@@ -362,9 +362,9 @@ def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
 
 def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
     """Refuse a device whose speed changed: the fastest readings of both halves differ."""
-    sentinels = [each for each in readings if each.row.get("role") == "sentinel"]
+    sentinels = [reading for reading in readings if reading.row.get("role") == "sentinel"]
     for genotype, watched in _by_genotype(sentinels).items():
-        ms = [each.ms for each in watched]
+        ms = [reading.ms for reading in watched]
         if len(ms) < _MIN_READINGS:
             continue
         middle = (len(ms) + 1) // 2
@@ -388,9 +388,9 @@ def _agreed_ms(
 
     Disturbances make a device slower, never faster.
     """
-    values = sorted(each.ms for each in readings)
+    values = sorted(reading.ms for reading in readings)
     if len(values) > 1 and (apart := values[1] / values[0] - 1) > allowed:
-        lines = ", ".join(each.at for each in readings)
+        lines = ", ".join(reading.at for reading in readings)
         notes.append(
             f"network {genotype.id} ({lines}): the two fastest passes differ by {apart:.1%}, "
             f"{allowed:.1%} allowed"

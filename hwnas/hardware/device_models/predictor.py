@@ -176,10 +176,10 @@ class LatencyPosterior:
         It is without noise. ``blocks`` has the features of the m networks.
         """
         cross = mixed_kernel(self.theta, blocks.grams(self.blocks))
-        left: Floats = (
+        covariance: Floats = (
             mixed_kernel(self.theta, blocks.grams(blocks)) - cross @ self._inverse @ cross.T
         )
-        return left
+        return covariance
 
     def predict(self, blocks: KernelBlocks) -> tuple[Floats, Floats]:
         """Return the latencies of m networks and their standard deviations in ms, each ``(m,)``.
@@ -239,8 +239,8 @@ def _weights(grams: Floats, z: Floats, theta: Floats, weights: Floats) -> Floats
     noise = np.diag(np.exp(theta[6]) / weights)
     inverse = linalg.inv(mixed_kernel(theta, grams) + noise, check_finite=False)
     squared = (inverse @ z) ** 2 / np.diag(inverse)
-    found: Floats = np.minimum(1, (_NU + 1) / (_NU + squared))
-    return found
+    updated: Floats = np.minimum(1, (_NU + 1) / (_NU + squared))
+    return updated
 
 
 #: Prior means of the hyperparameters, see ``HYPERPARAMETERS``.

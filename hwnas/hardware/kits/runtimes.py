@@ -37,18 +37,18 @@ def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
         start = time.perf_counter()
         run()
         best = time.perf_counter() - start
-    found: Runs = []
+    latencies: Runs = []
     energy, started = microjoules(), time.perf_counter()
-    while len(found) < MIN_RUNS or time.perf_counter() - started < MIN_S:
+    while len(latencies) < MIN_RUNS or time.perf_counter() - started < MIN_S:
         start = time.perf_counter()
         run()
-        found.append((time.perf_counter() - start) * 1e3)
-        if time.perf_counter() - started > 60 and len(found) >= 5:
+        latencies.append((time.perf_counter() - start) * 1e3)
+        if time.perf_counter() - started > 60 and len(latencies) >= 5:
             break
     used = microjoules()
     if energy is None or used is None or used < energy:
-        return found, None
-    return found, (used - energy) / 1e3 / len(found)
+        return latencies, None
+    return latencies, (used - energy) / 1e3 / len(latencies)
 
 
 def microjoules() -> float | None:
@@ -88,9 +88,11 @@ def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Run
         options.add_session_config_entry("session.x64quantprecision", "1")
         if provider != "CPUExecutionProvider":  # operators on the CPU are an error
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        how = ([provider], [arguments.options])
+        provider_arguments = ([provider], [arguments.options])
         try:
-            session = ort.InferenceSession(str(path), options, *how, enable_fallback=0)
+            session = ort.InferenceSession(
+                str(path), options, *provider_arguments, enable_fallback=0
+            )
             if session.get_providers()[0] == provider:
                 return session
             problem = "onnxruntime would use another provider, see its log"
@@ -151,14 +153,14 @@ def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, 
             *(f"--warmup_min_secs={WARM_S}", f"--num_threads={kit['threads']}", *arguments.rest),
         ]
         text = output(command)
-        found = re.findall(r"count=(\d+)\s.*?\bavg=([\d.e+]+)(.*)", text)
-        if not found:
+        matches = re.findall(r"count=(\d+)\s.*?\bavg=([\d.e+]+)(.*)", text)
+        if not matches:
             sys.exit(
                 f"benchmark_model printed no line 'count=... avg=...' for {path.name}. Use another "
                 f"version of it. It printed: {text[-300:] or 'nothing'}"
             )
-        median = re.search(r"\b(?:median|p50)=([\d.e+]+)", found[-1][2])
-        return [float(median.group(1) if median else found[-1][1]) / 1e3], None
+        median = re.search(r"\b(?:median|p50)=([\d.e+]+)", matches[-1][2])
+        return [float(median.group(1) if median else matches[-1][1]) / 1e3], None
 
     return run, ""
 
@@ -258,4 +260,4 @@ def machine(*, phone: bool) -> str:
         return f"{platform.node()} {platform.machine()} {platform.processor()}".strip()
     output(["adb", "start-server"])  # its first message goes here
     queries = (["shell", "getprop", "ro.product.model"], ["get-serialno"])
-    return " ".join(output(["adb", *words]).strip() for words in queries)
+    return " ".join(output(["adb", *query]).strip() for query in queries)

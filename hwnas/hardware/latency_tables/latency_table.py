@@ -352,23 +352,23 @@ def _row(op: OpSpec, entry: OperatorEntry, names: Iterable[str]) -> TableRow:
     }
 
 
-def _entry(row: Mapping[str, str], at: str) -> tuple[OpSpec, OperatorEntry]:
-    cells = schema.parse_row(_Operator, row, at)
+def _entry(row: Mapping[str, str], location: str) -> tuple[OpSpec, OperatorEntry]:
+    cells = schema.parse_row(_Operator, row, location)
     low, value, high = (cells[f"latency_ms{part}"] for part in ("_low", "", "_high"))
     if not low <= value <= high:
         raise SchemaError(
-            f"'{at}.latency_ms' is {value:g}, outside the interval from its columns "
+            f"'{location}.latency_ms' is {value:g}, outside the interval from its columns "
             f"latency_ms_low, {low:g}, to latency_ms_high, {high:g}"
         )
     values = {item.name: cells[item.name] for item in fields(OpSpec) if item.name in cells}
-    values |= {name: _shape(values[name], f"{at}.{name}") for name in _SHAPES}
+    values |= {name: _shape(values[name], f"{location}.{name}") for name in _SHAPES}
     timing = Timing(value, low, high, cells["n_repeats"], cells["drifted"])
     return OpSpec(**values), OperatorEntry(cells["plan"], timing, cells["n_passes"])
 
 
-def _shape(text: str, at: str) -> Any:
+def _shape(text: str, location: str) -> Any:
     numbers = [int(part) if part.isdecimal() else part for part in text.split("x")]
-    return validate(tuple[Size, Size, Size], numbers, at)
+    return validate(tuple[Size, Size, Size], numbers, location)
 
 
 def _csv(content: list[TableRow]) -> str:

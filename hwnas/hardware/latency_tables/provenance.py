@@ -154,8 +154,8 @@ def related_table(target: Target, remote: Remote, roots: Iterable[Path]) -> Late
 def _is_related(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
     """Return whether these are facts of another device of the same architecture."""
     theirs, ours = (
-        (found.get("schedules"), found.get("device", {}).get("architecture"))
-        for found in (there, here)
+        (facts.get("schedules"), facts.get("device", {}).get("architecture"))
+        for facts in (there, here)
     )
     return theirs == ours and bool(differences(there, here))
 

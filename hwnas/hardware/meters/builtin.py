@@ -296,7 +296,7 @@ def _channels(chip: Path) -> dict[str, _Channel]:
         return {}
     kind = _text(chip / "name")
     device = chip / "device"  # unlike hwmon's number, its address is the same after a reboot
-    where = device.resolve().name if device.exists() else chip.name
+    address = device.resolve().name if device.exists() else chip.name
     # On this chip, voltage and current of the same number belong together.
     pairs = {"1", "2", "3"} if kind.startswith("ina3221") else set()
     channels = {}
@@ -307,21 +307,21 @@ def _channels(chip: Path) -> dict[str, _Channel]:
             files = tuple(chip / f"{stem}{number}_input" for stem in option)
             if all(file.exists() for file in files):
                 label = chip / f"{option[0]}{number}_label"
-                words = [_text(label)] if label.exists() else []
-                words.append("energy counter" if option == ("energy",) else "power, integrated")
-                channels[f"{kind}@{where}/{option[0]}{number}"] = _Channel(
-                    files, option == ("energy",), ", ".join(words)
+                parts = [_text(label)] if label.exists() else []
+                parts.append("energy counter" if option == ("energy",) else "power, integrated")
+                channels[f"{kind}@{address}/{option[0]}{number}"] = _Channel(
+                    files, option == ("energy",), ", ".join(parts)
                 )
                 break
     return channels
 
 
-def _pynvml(what: str) -> _NvmlLibrary:
+def _pynvml(subject: str) -> _NvmlLibrary:
     try:
         return cast(_NvmlLibrary, importlib.import_module("pynvml"))
     # Not the extra that contains it: pip would install the CPU's onnxruntime over the GPU's.
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{what} needs NVIDIA's library: pip install nvidia-ml-py.") from error
+        raise ConfigError(f"{subject} needs NVIDIA's library: pip install nvidia-ml-py.") from error
 
 
 def _text(path: Path) -> str:

@@ -161,9 +161,9 @@ def _above_zero(net: float, half: float) -> Quantity:
     """Return the quantity of an energy that cannot be negative (truncated normal distribution)."""
     normal = statistics.NormalDist()
     sigma = half / normal.inv_cdf((1 + _COVERAGE) / 2)
-    at = net / sigma
-    above = normal.cdf(at)
-    mean = net + sigma * normal.pdf(at) / above
+    z = net / sigma
+    above = normal.cdf(z)
+    mean = net + sigma * normal.pdf(z) / above
     return Quantity(mean, "measured", 0.0, net - sigma * normal.inv_cdf((1 - _COVERAGE) * above))
 
 

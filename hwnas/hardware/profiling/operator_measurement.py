@@ -134,7 +134,7 @@ def calibrate_table(
     fit, end = counts.fit, counts.fit + counts.interval
     pairs = [(whole.features, whole.timing.median_ms) for whole in wholes]
     calibration = calibrate(pairs[:fit], pairs[fit:end])
-    held_out, predicted = wholes[end:], [calibration.predict(each.features) for each in wholes]
+    held_out, predicted = wholes[end:], [calibration.predict(whole.features) for whole in wholes]
     table.calibration[space] = {
         "coefficients": calibration.to_json(),
         "error": prediction_error(calibration, held_out, predicted[end:]),
@@ -313,7 +313,7 @@ def measure_operators(
     return refused
 
 
-def _passes(table: LatencyTable, most: int) -> MeasurementPasses[OpSpec]:
+def _passes(table: LatencyTable, max_passes: int) -> MeasurementPasses[OpSpec]:
     def measured(op: OpSpec) -> RepeatedMeasurement:
         return RepeatedMeasurement(table.entries[op].timing, table.entries[op].n_passes)
 
@@ -323,4 +323,4 @@ def _passes(table: LatencyTable, most: int) -> MeasurementPasses[OpSpec]:
     def time(worker: Worker, ops: Sequence[OpSpec]) -> Sequence[Timing]:
         return worker.time_operators([(op, table.entries[op].plan) for op in ops])
 
-    return MeasurementPasses("Time operators", measured, keep, time, _BLOCK, most)
+    return MeasurementPasses("Time operators", measured, keep, time, _BLOCK, max_passes)

@@ -168,24 +168,24 @@ class ProfiledSpace:
         Networks are sampled with the random seed until 1000 or more consecutive ones have no new
         operator.
         """
-        rng, found, idle = random.Random(seed), dict[OpSpec, None](), 0
+        rng, operators, idle = random.Random(seed), dict[OpSpec, None](), 0
         genotypes = [self.space.smallest(), self.space.largest()]
-        while idle < max(_PATIENCE, len(found)):
+        while idle < max(_PATIENCE, len(operators)):
             genotype = genotypes.pop() if genotypes else self.space.sample(rng)
-            before = len(found)
-            found |= dict.fromkeys(node.op for node in self.lower(genotype))
-            idle = 0 if len(found) > before else idle + 1
-        return tuple(found)
+            before = len(operators)
+            operators |= dict.fromkeys(node.op for node in self.lower(genotype))
+            idle = 0 if len(operators) > before else idle + 1
+        return tuple(operators)
 
     def sample(self, n: int, seed: int) -> list[Genotype]:
         """Return ``n`` different random genotypes; fewer if ``50 * n`` samples have fewer."""
-        rng, found = random.Random(seed), dict[str, Genotype]()
+        rng, genotypes = random.Random(seed), dict[str, Genotype]()
         for _ in range(50 * n):
             genotype = self.space.sample(rng)
-            found.setdefault(genotype.id, genotype)
-            if len(found) == n:
+            genotypes.setdefault(genotype.id, genotype)
+            if len(genotypes) == n:
                 break
-        return list(found.values())
+        return list(genotypes.values())
 
 
 #: number of sampled networks, and their fractions of first options
@@ -223,7 +223,7 @@ def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
     for a space.
     """
     rng, space = random.Random(0), subject.space
-    found = [space.smallest(), space.largest()]
+    genotypes = [space.smallest(), space.largest()]
     for member in space.members:
         for share in _FRACTIONS:
             for _ in range(_N_SAMPLED // len(_FRACTIONS)):
@@ -231,8 +231,8 @@ def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
                     name: options[0] if rng.random() < share else rng.choice(options)
                     for name, options in member.choices.items()
                 }
-                found.append(member.genotype(choices))
-    return list({genotype.id: genotype for genotype in found}.values())
+                genotypes.append(member.genotype(choices))
+    return list({genotype.id: genotype for genotype in genotypes}.values())
 
 
 def spread_out(values: Mapping[Genotype, float], n: int) -> list[Genotype]:
@@ -242,9 +242,9 @@ def spread_out(values: Mapping[Genotype, float], n: int) -> list[Genotype]:
     one.
     """
     order = sorted(values, key=lambda genotype: values[genotype])
-    found, distances = list[Genotype](), dict.fromkeys(order, math.inf)
-    while distances and len(found) < n:
-        found.append(max(distances, key=lambda genotype: distances[genotype]))
-        del distances[found[-1]]
-        distances = {g: min(d, abs(values[g] - values[found[-1]])) for g, d in distances.items()}
-    return found
+    selected, distances = list[Genotype](), dict.fromkeys(order, math.inf)
+    while distances and len(selected) < n:
+        selected.append(max(distances, key=lambda genotype: distances[genotype]))
+        del distances[selected[-1]]
+        distances = {g: min(d, abs(values[g] - values[selected[-1]])) for g, d in distances.items()}
+    return selected

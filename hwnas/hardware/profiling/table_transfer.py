@@ -279,7 +279,7 @@ def transfer_table(
         missing = [op for op in ops if op not in compiled]
         compiled |= _tuned_plans(missing, pool, effort.n_plans, progress)
         known = operator_measurement.time_networks(table, chosen, pool, progress, compiled)
-        latencies = [each.timing.median_ms for each in known]
+        latencies = [network.timing.median_ms for network in known]
         nets = list(chosen.values())
         report = fill_from_source(table, source.table, nets, latencies, spaces, compiled)
         if report["within_5"] >= effort.share or time.monotonic() - since > effort.long_s:

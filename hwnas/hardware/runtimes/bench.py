@@ -130,8 +130,8 @@ class DeviceBench:
         Raises:
             CompileError: the runtime needs compilation plans.
         """
-        one, other = (self._engine.network(graph, {}) for graph in (first, second))
-        return interleaved(one, other, self._config)
+        first_timer, second_timer = (self._engine.network(graph, {}) for graph in (first, second))
+        return interleaved(first_timer, second_timer, self._config)
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
         """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences of a network."""
@@ -171,8 +171,8 @@ class DeviceBench:
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
         """Return the latencies of two networks, loaded from files by suffix and timed in turns."""
-        one, other = (self._engine.open(files).timer for files in (first, second))
-        return interleaved(one, other, self._config)
+        first_timer, second_timer = (self._engine.open(files).timer for files in (first, second))
+        return interleaved(first_timer, second_timer, self._config)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs ``(N, n_outputs)`` of a network, loaded from its files (by suffix).

@@ -189,14 +189,14 @@ class Worker:
         cause = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
         return self._failure(f"the process died of {cause} ({method.replace('_', ' ')})", method)
 
-    def _failure(self, what: str, method: str) -> HwnasError:
+    def _failure(self, reason: str, method: str) -> HwnasError:
         target, _, remote = self._arguments
         if self._is_remote:
             return DeviceError(
-                f"Worker of device '{remote.key}' at {remote.tracker}: {what}. Check the device, "
+                f"Worker of device '{remote.key}' at {remote.tracker}: {reason}. Check the device, "
                 "and that its server runs."
             )
-        message = f"Compiler process of target '{target.name}': {what}."
+        message = f"Compiler process of target '{target.name}': {reason}."
         if method == "start":  # LLVM aborts on unknown values; every operator would fail alike
             hint = backends.get(target.runtime).start_hint or "Choose another target.runtime."
             return ConfigError(f"{message} {hint}")

@@ -85,18 +85,19 @@ def check_run_options(space: SearchSpace) -> None:
     Raises:
         SpaceError: if one is defined for a stage or block, or out of range.
     """
-    where = f"Space '{space.name}'"
+    subject = f"Space '{space.name}'"
     for name in space.names:
         if name not in BATCH_KEYS and (key := name.rpartition(".")[2]) in BATCH_KEYS:
             raise SpaceError(
-                f"{where}: '{name}' is not allowed: {key} applies to whole networks, not to a "
+                f"{subject}: '{name}' is not allowed: {key} applies to whole networks, not to a "
                 f"stage or block. Rename it to '{key}'."
             )
     for key in BATCH_KEYS:
         for n in space.options(key) if _defines(space, key) else ():
             if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_VALUES[key]:
                 raise SpaceError(
-                    f"{where}: '{key}' is {n}; allowed: whole numbers from 1 to {MAX_VALUES[key]}."
+                    f"{subject}: '{key}' is {n}; allowed: whole numbers from 1 to "
+                    f"{MAX_VALUES[key]}."
                 )
 
 
@@ -154,24 +155,25 @@ def check_precision(space: SearchSpace) -> None:
     Raises:
         SpaceError: if an option is unknown, or ``float_edges`` is active without int8.
     """
-    where, given = f"Space '{space.name}'", {*precision_names(space)}
+    subject, given = f"Space '{space.name}'", {*precision_names(space)}
     for name in space.names:
         if name.rpartition(".")[2] in (KEY, EDGES) and name not in given:
-            raise SpaceError(f"{where}: {unknown_name('name', name, (KEY, EDGES))}")
+            raise SpaceError(f"{subject}: {unknown_name('name', name, (KEY, EDGES))}")
     for dtype in precision_options(space):
         if dtype not in (FLOAT, INT8):
-            raise SpaceError(f"{where}: {unknown_name(KEY, dtype, (FLOAT, INT8))}")
+            raise SpaceError(f"{subject}: {unknown_name(KEY, dtype, (FLOAT, INT8))}")
     if EDGES not in given:
         return
     if strange := [option for option in space.options(EDGES) if option not in (0, 1)]:
-        raise SpaceError(f"{where}: '{EDGES}' is {strange[0]}; allowed: 0 and 1.")
+        raise SpaceError(f"{subject}: '{EDGES}' is {strange[0]}; allowed: 0 and 1.")
     if EDGES in space.fixed and INT8 in precision_options(space):
         return  # fixed values cause no second genotype of a float32 network
     active = space.when.get(EDGES, {}).get(KEY, precision_options(space))
     if {*active} != {INT8}:
         when = f" and when: {{{EDGES}: {{{KEY}: [{INT8}]}}}}" if EDGES in space.choices else ""
         raise SpaceError(
-            f"{where}: '{EDGES}' has an effect in {INT8} only: set {KEY}: [{FLOAT}, {INT8}]{when}."
+            f"{subject}: '{EDGES}' has an effect in {INT8} only: set {KEY}: "
+            f"[{FLOAT}, {INT8}]{when}."
         )
 
 
@@ -300,7 +302,7 @@ def check_weight_options(space: SearchSpace, plain: SearchSpace, family: "Family
     Raises:
         SpaceError: if an option is not allowed, or has no effect.
     """
-    where = f"Space '{space.name}'"
+    subject = f"Space '{space.name}'"
     ends = (plain.smallest(), plain.largest())
     nodes = [node for end in ends for node in family.lower(plain, end, _ANY)]
     present = {_place(node.name) for node in nodes}  # families may use other names
@@ -310,16 +312,16 @@ def check_weight_options(space: SearchSpace, plain: SearchSpace, family: "Family
         for name in sorted(given):
             if strange := [o for o in space.options(name) if o not in known.allowed]:
                 raise SpaceError(
-                    f"{where}: '{name}' is {strange[0]}; allowed: {known.description}."
+                    f"{subject}: '{name}' is {strange[0]}; allowed: {known.description}."
                 )
         reading = {_place(node.name) for node in nodes if known.applies(node)}
         places = reading | (present & {*blocks(plain)})
         readers = [key, *(f"{place}.{key}" for place in sorted(places | stages))]
         for name in sorted(given - {*readers}):
-            raise SpaceError(f"{where}: {unknown_name('name', name, readers)}")
+            raise SpaceError(f"{subject}: {unknown_name('name', name, readers)}")
         for name in sorted(given - {closest(given, place, key) for place in places}):
             raise SpaceError(
-                f"{where}: '{name}' has no effect: each block or stage defines its own '{key}'. "
+                f"{subject}: '{name}' has no effect: each block or stage defines its own '{key}'. "
                 f"Remove '{name}'."
             )
 

@@ -54,26 +54,26 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
     given, stages = {*space.names}, range(n_stages(space))
     if not stages:
         raise SpaceError(
-            f"{_where(space)} has no stage: add stages.0.depth and the other names of a stage "
+            f"{_subject(space)} has no stage: add stages.0.depth and the other names of a stage "
             f"({', '.join(names.stage)})."
             if names.stage
-            else f"{_where(space)} has no stage: add stages.0.depth."
+            else f"{_subject(space)} has no stage: add stages.0.depth."
         )
     keys = ("depth", *names.stage)
     required = {*names.network, *(f"stages.{i}.{key}" for i in stages for key in keys)}
     known = {*required, *names.optional, *names.block, *names.places}
     known |= {f"stages.{i}.{key}" for i in stages for key in names.block}
-    read, missing = {*required, *names.optional} & given, required - given
+    read_names, missing = {*required, *names.optional} & given, required - given
     of_blocks = [f"{block}.{key}" for block in blocks(space) for key in names.block]
     for name in (*of_blocks, *names.places):
         known.add(name)
         place, _, key = name.rpartition(".")
         if (source := closest(given, place, key)) is not None:
-            read.add(source)
+            read_names.add(source)
         elif key not in names.optional and name not in names.optional:
             missing.add(name)
     for name in sorted(given - known):
-        raise SpaceError(f"{_where(space)}: {_unknown_message(name, known)}")
+        raise SpaceError(f"{_subject(space)}: {_unknown_message(name, known)}")
     _check_conditions(space, names, required)
     if missing:
         ordered = sorted(missing)
@@ -84,11 +84,11 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
         also = f" ({' and '.join(map(repr, of_all))} for all blocks)" if of_all else ""
         verb, them = ("are", "them") if len(missing) > 1 else ("is", "it")
         raise SpaceError(
-            f"{_where(space)}: {listed} {verb} missing; add {them} to choices or fixed{also}."
+            f"{_subject(space)}: {listed} {verb} missing; add {them} to choices or fixed{also}."
         )
-    for name in sorted(given - read):
+    for name in sorted(given - read_names):
         raise SpaceError(
-            f"{_where(space)}: '{name}' has no effect: each block or stage defines its own "
+            f"{_subject(space)}: '{name}' has no effect: each block or stage defines its own "
             f"'{name.rpartition('.')[2]}'. Remove '{name}'."
         )
 
@@ -111,13 +111,13 @@ def _check_conditions(space: SearchSpace, names: ReadNames, required: set[str]) 
     for key in space.when:
         if key not in names.conditional:
             raise SpaceError(
-                f"{_where(space)}: 'when' has a condition for '{key}', which family "
+                f"{_subject(space)}: 'when' has a condition for '{key}', which family "
                 f"'{space.family}' always needs. Allowed in 'when': "
                 f"{', '.join(names.conditional) or 'nothing'}. Remove '{key}' from 'when'."
             )
     if absent := sorted({*space.optional()} & required):
         raise SpaceError(
-            f"{_where(space)}: 'when' has a condition for '{absent[0]}', which is always needed. "
+            f"{_subject(space)}: 'when' has a condition for '{absent[0]}', which is always needed. "
             "Remove it; only names of stages or blocks may be conditional."
         )
 
@@ -142,7 +142,7 @@ def check_fixed(space: SearchSpace, names: Iterable[str]) -> None:
     for name in names:
         if name in space.choices:
             raise SpaceError(
-                f"{_where(space)}: '{name}' must be fixed: move it from 'choices' to 'fixed'."
+                f"{_subject(space)}: '{name}' must be fixed: move it from 'choices' to 'fixed'."
             )
 
 
@@ -156,9 +156,9 @@ def check_one_of(space: SearchSpace, name: str, allowed: Collection[Option]) -> 
         if option in allowed:
             continue
         if isinstance(option, str):
-            raise SpaceError(f"{_where(space)}: {unknown_name(name, option, map(str, allowed))}")
+            raise SpaceError(f"{_subject(space)}: {unknown_name(name, option, map(str, allowed))}")
         listed = " or ".join(map(str, allowed))
-        raise SpaceError(f"{_where(space)}: '{name}' must be {listed}, got {option}.")
+        raise SpaceError(f"{_subject(space)}: '{name}' must be {listed}, got {option}.")
 
 
 def check_odd(space: SearchSpace, name: str) -> None:
@@ -169,7 +169,7 @@ def check_odd(space: SearchSpace, name: str) -> None:
     """
     options = whole_numbers(space, name)
     if any(option % 2 == 0 for option in options):
-        raise SpaceError(f"{_where(space)}: '{name}' must be odd, got {list(options)}.")
+        raise SpaceError(f"{_subject(space)}: '{name}' must be odd, got {list(options)}.")
 
 
 def check_positive(space: SearchSpace, name: str) -> None:
@@ -180,7 +180,7 @@ def check_positive(space: SearchSpace, name: str) -> None:
     """
     options = space.options(name)
     if not all(isinstance(o, int | float) and 0 < o < float("inf") for o in options):
-        raise SpaceError(f"{_where(space)}: '{name}' needs numbers above 0, got {list(options)}.")
+        raise SpaceError(f"{_subject(space)}: '{name}' needs numbers above 0, got {list(options)}.")
 
 
 def check_fraction(space: SearchSpace, name: str) -> None:
@@ -192,7 +192,7 @@ def check_fraction(space: SearchSpace, name: str) -> None:
     options = space.options(name)
     if not all(isinstance(o, int | float) and 0 <= o <= 1 for o in options):
         raise SpaceError(
-            f"{_where(space)}: '{name}' needs fractions from 0 to 1, got {list(options)}."
+            f"{_subject(space)}: '{name}' needs fractions from 0 to 1, got {list(options)}."
         )
 
 
@@ -207,10 +207,11 @@ def whole_numbers(space: SearchSpace, name: str, minimum: int = 1) -> tuple[int,
         allowed = f"above {minimum - 1}" if minimum else "from 0 on"
         stages = f" {ONE_STAGE_EACH}" if 0 in options and name.endswith(".depth") else ""
         raise SpaceError(
-            f"{_where(space)}: '{name}' needs whole numbers {allowed}, got {list(options)}.{stages}"
+            f"{_subject(space)}: '{name}' needs whole numbers {allowed}, got {list(options)}."
+            f"{stages}"
         )
     return tuple(int(option) for option in options)
 
 
-def _where(space: SearchSpace) -> str:
+def _subject(space: SearchSpace) -> str:
     return f"Space '{space.name}'"

@@ -74,13 +74,13 @@ def check_exits(space: SearchSpace, family: "Family") -> None:
         SpaceError: if a name is missing or unknown, stages are out of range or order, or the
             family has no single tensor after a stage.
     """
-    where, given = f"Space '{space.name}'", exit_names(space)
+    subject, given = f"Space '{space.name}'", exit_names(space)
     known = [f"{PREFIX}{i}.{key}" for i in range(_n_exits(space)) for key in _KEYS]
     for name in sorted({*given} - {*known}):
-        raise SpaceError(f"{where}: {unknown_name('name', name, known)}")
+        raise SpaceError(f"{subject}: {unknown_name('name', name, known)}")
     for name in known:
         if name not in given:
-            raise SpaceError(f"{where}: '{name}' is missing; add it to choices or fixed.")
+            raise SpaceError(f"{subject}: '{name}' is missing; add it to choices or fixed.")
     if _n_exits(space):
         _check_values(space)
         _check_boundaries(space, family)
@@ -100,24 +100,28 @@ def check_no_exits(space: SearchSpace) -> None:
 
 
 def _check_values(space: SearchSpace) -> None:
-    where, last = f"Space '{space.name}'", n_stages(space) - 1
-    behind = -1
+    subject, last = f"Space '{space.name}'", n_stages(space) - 1
+    previous_stage = -1
     for i in range(_n_exits(space)):
-        active, at = (f"{PREFIX}{i}.{key}" for key in _KEYS)
+        active, position = (f"{PREFIX}{i}.{key}" for key in _KEYS)
         check_one_of(space, active, (0, 1))
-        stages = whole_numbers(space, at, minimum=0)
-        if not behind < min(stages) <= max(stages) < last:
+        stages = whole_numbers(space, position, minimum=0)
+        if not previous_stage < min(stages) <= max(stages) < last:
             between = "after the stages of earlier exits and before the last stage."
             allowed = (
-                f"allowed: stages from {behind + 1} to {last - 1}, that is, {between}"
-                if behind + 1 < last
-                else f"no stage is left {between} Remove '{active}' and '{at}'."
+                f"allowed: stages from {previous_stage + 1} to {last - 1}, that is, {between}"
+                if previous_stage + 1 < last
+                else f"no stage is left {between} Remove '{active}' and '{position}'."
             )
-            raise SpaceError(f"{where}: '{at}' is {', '.join(map(str, stages))}; {allowed}")
-        behind = max(stages)
-        if at in space.choices and 0 in space.options(active) and at not in space.optional():
+            raise SpaceError(f"{subject}: '{position}' is {', '.join(map(str, stages))}; {allowed}")
+        previous_stage = max(stages)
+        if (
+            position in space.choices
+            and 0 in space.options(active)
+            and position not in space.optional()
+        ):
             raise SpaceError(
-                f"{where}: '{at}' has no effect if '{active}' is 0; add "
+                f"{subject}: '{position}' has no effect if '{active}' is 0; add "
                 "when: {at: {active: [1]}} to the space."
             )
 

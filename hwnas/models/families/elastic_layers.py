@@ -133,8 +133,8 @@ class ElasticConv(nn.Module):
         stride = self.stride if stride is None else stride
         groups = c_out if self.depthwise else 1
         weight = round_weight(self, self._weight(x.shape[1], c_out, kernel))
-        with depthwise_in_float(x, groups) as read:
-            x = F.conv2d(read, weight, None, stride, padding(kernel, stride), 1, groups)
+        with depthwise_in_float(x, groups) as inputs:
+            x = F.conv2d(inputs, weight, None, stride, padding(kernel, stride), 1, groups)
         return apply_activation(self.norm(x), self._act if act is None else act)
 
     def copy_to(self, layer: ConvNormAct) -> None:

@@ -97,8 +97,8 @@ class ConvNormAct(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(N, C, H, W)`` to ``(N, C', ceil(H / stride), ceil(W / stride))``."""
-        with depthwise_in_float(x, self.conv.groups) as read:
-            convolved = self.conv(read)
+        with depthwise_in_float(x, self.conv.groups) as inputs:
+            convolved = self.conv(inputs)
         out: Tensor = self.act(self.norm(convolved))
         return out
 

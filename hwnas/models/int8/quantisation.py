@@ -63,7 +63,7 @@ def calibrate(
     """Return the scales that ``choose`` selects from the activations on calibration images.
 
     The scale of the image covers its range; some operators have fixed scales. The network is put
-    into evaluation mode. ``min_error_scale`` was the best of five methods
+    into evaluation mode. No method was significantly better than ``min_error_scale``
     (``experiments/calibration``). Arguments are those of ``quantise``.
     """
     out = {INPUT: QuantisationScale.of_range(float(images.min()), float(images.max()))}

@@ -76,8 +76,8 @@ class QuantisedNetwork:
     def subnetwork(self, graph: Graph) -> "QuantisedNetwork":
         """Return the network of the operators of ``graph``, a part of this network's graph."""
         known = {op.node.name: op for op in self.ops}
-        read = known[graph[0].name].node.inputs[0]
-        scale = known[read].out if read in known else self.input
+        source = known[graph[0].name].node.inputs[0]
+        scale = known[source].out if source in known else self.input
         ops = tuple(replace(known[node.name], node=node) for node in graph)
         return QuantisedNetwork(graph[0].op.in_shape, scale, ops, graph.outputs)
 

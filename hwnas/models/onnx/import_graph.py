@@ -278,11 +278,11 @@ class OnnxNode:
             CompileError: if it cannot be computed.
         """
         self._check_growth(feeds)
-        read, out = (
+        inputs, out = (
             [helper.make_tensor_value_info(name, 0, None) for name in names if name]
             for names in (feeds, self.outputs)
         )
-        graph = helper.make_graph([self.proto], "node", read, out)
+        graph = helper.make_graph([self.proto], "node", inputs, out)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
         try:
             with np.errstate(all="ignore"):

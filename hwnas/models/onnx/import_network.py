@@ -254,10 +254,10 @@ class ImportedNetwork:
             self._weights[node.name] = weights
         return node.name
 
-    def _misread(self, node: OnnxNode, value: ImportedTensor, what: str) -> ImportedTensor:
+    def _misread(self, node: OnnxNode, value: ImportedTensor, expected: str) -> ImportedTensor:
         raise node.refused(
             f"reads a tensor {value.positions.shape}, moved from '{value.source}' {value.image}, "
-            f"that is not {what}"
+            f"that is not {expected}"
         )
 
     def _free_name(self, node: OnnxNode) -> str:

@@ -345,14 +345,14 @@ def _affine(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
             "number for each channel; not a number for each pixel or token, nor a division by a "
             "tensor"
         )
-    one, zero = np.ones_like(vector), np.zeros_like(vector)
+    ones, zeros = np.ones_like(vector), np.zeros_like(vector)
     weights: dict[str, ArrayPair] = {
-        "Add": (one, vector),
-        "Sub": (one, -vector) if first else (-one, vector),
-        "Mul": (vector, zero),
+        "Add": (ones, vector),
+        "Sub": (ones, -vector) if first else (-ones, vector),
+        "Mul": (vector, zeros),
     }
     return network.map(
-        node, AFFINE, x, weights[node.kind] if node.kind != "Div" else (1 / vector, zero)
+        node, AFFINE, x, weights[node.kind] if node.kind != "Div" else (1 / vector, zeros)
     )
 
 

@@ -60,29 +60,29 @@ def import_onnx(model: bytes) -> tuple[Graph, Weights]:
 def _add(network: ImportedNetwork, node: OnnxNode) -> None:
     """Add the outputs of a node to the network."""
     names = [name for name in node.inputs if name]
-    read = {name: network.values[name] for name in names if name in network.values}
+    tensors = {name: network.values[name] for name in names if name in network.values}
     known = {name: network.constants[name] for name in names if name in network.constants}
-    missing = [name for name in names if name not in read and name not in known]
+    missing = [name for name in names if name not in tensors and name not in known]
     if missing:
         raise node.refused(f"reads the tensor '{missing[0]}', which no node before it computes")
-    if node.kind in _OF_CONSTANTS and not read:
+    if node.kind in _OF_CONSTANTS and not tensors:
         network.constants.update(_outputs(node, node.evaluate(known)))
-    elif node.kind in ("Shape", "Size") and read:
-        network.constants.update(_outputs(node, node.evaluate(_positions(read))))
-    elif node.kind == "Dropout" and read and not any(known[n] for n in names[2:]):
-        network.values[node.outputs[0]] = read[names[0]]
-    elif node.kind in _MOVES and list(read) == names[:1]:
-        network.values.update(_move(node, read[names[0]], known))
+    elif node.kind in ("Shape", "Size") and tensors:
+        network.constants.update(_outputs(node, node.evaluate(_positions(tensors))))
+    elif node.kind == "Dropout" and tensors and not any(known[n] for n in names[2:]):
+        network.values[node.outputs[0]] = tensors[names[0]]
+    elif node.kind in _MOVES and list(tensors) == names[:1]:
+        network.values.update(_move(node, tensors[names[0]], known))
     else:
-        network.values[node.outputs[0]] = _compute(network, node, read, known)
+        network.values[node.outputs[0]] = _compute(network, node, tensors, known)
 
 
 def _outputs(node: OnnxNode, arrays: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return dict(zip([name for name in node.outputs if name], arrays, strict=True))
 
 
-def _positions(read: dict[str, ImportedTensor]) -> dict[str, NDArray[Any]]:
-    return {name: value.positions for name, value in read.items()}
+def _positions(tensors: dict[str, ImportedTensor]) -> dict[str, NDArray[Any]]:
+    return {name: value.positions for name, value in tensors.items()}
 
 
 def _move(
@@ -98,15 +98,15 @@ def _move(
 def _compute(
     network: ImportedNetwork,
     node: OnnxNode,
-    read: dict[str, ImportedTensor],
+    tensors: dict[str, ImportedTensor],
     known: dict[str, NDArray[Any]],
 ) -> ImportedTensor:
     """Return the output of a node that computes new values."""
-    if node.kind in _FUNCTIONS and read:
-        value = _function(network, node, read, known)
+    if node.kind in _FUNCTIONS and tensors:
+        value = _function(network, node, tensors, known)
         if value is not None:
             return value
-    if node.kind not in OPERATORS or not read:
+    if node.kind not in OPERATORS or not tensors:
         allowed = ", ".join(sorted({*OPERATORS, *_FUNCTIONS, *_MOVES, "Dropout"}))
         raise node.refused(f"is not supported; allowed: {allowed}")
     return OPERATORS[node.kind](network, node)
@@ -115,24 +115,24 @@ def _compute(
 def _function(
     network: ImportedNetwork,
     node: OnnxNode,
-    read: dict[str, ImportedTensor],
+    tensors: dict[str, ImportedTensor],
     known: dict[str, NDArray[Any]],
 ) -> ImportedTensor | None:
     """Return the output of an elementwise function of one tensor, if the node is one."""
-    first = next(iter(read.values()))
-    same = all(v.source == first.source and v.same_positions(first) for v in read.values())
+    first = next(iter(tensors.values()))
+    same = all(v.source == first.source and v.same_positions(first) for v in tensors.values())
     numbers = all(a.size == 1 and a.ndim <= first.positions.ndim for a in known.values())
-    of_one = known or len(node.inputs) == 1 or any(v.curve is not None for v in read.values())
-    if not same or not numbers or not of_one or _is_bias(network, node, read):
+    of_one = known or len(node.inputs) == 1 or any(v.curve is not None for v in tensors.values())
+    if not same or not numbers or not of_one or _is_bias(network, node, tensors):
         return None
-    feeds = {name: samples() if v.curve is None else v.curve for name, v in read.items()}
+    feeds = {name: samples() if v.curve is None else v.curve for name, v in tensors.items()}
     curve = node.evaluate({**feeds, **{name: array.reshape(()) for name, array in known.items()}})
     return replace(first, curve=curve[0], by=str(node))
 
 
-def _is_bias(network: ImportedNetwork, node: OnnxNode, read: dict[str, ImportedTensor]) -> bool:
+def _is_bias(network: ImportedNetwork, node: OnnxNode, tensors: dict[str, ImportedTensor]) -> bool:
     """Return True if a scalar is the bias of an operator of one channel, not a function."""
-    ((name, value), *more) = read.items()
+    ((name, value), *more) = tensors.items()
     plain = value.curve is None and network.reads[name] == 1 and not more
     weighted = value.shape[1] == 1 and network.kinds[value.source] in WEIGHTED
     return plain and weighted and node.kind in _ARITHMETIC

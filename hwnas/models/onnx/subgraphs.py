@@ -85,8 +85,8 @@ def with_uint8_input(model: bytes) -> bytes:
     graph, name = loaded.graph, loaded.graph.input[0].name
     (quantise,) = (node for node in graph.node if name in node.input)
     for node in graph.node:
-        for i, read in enumerate(node.input):
-            if read == quantise.output[0]:
+        for i, tensor in enumerate(node.input):
+            if tensor == quantise.output[0]:
                 node.input[i] = name
     graph.node.remove(quantise)
     return _as_bytes(loaded, graph.input[0])
@@ -125,7 +125,7 @@ def _constants(model: bytes) -> _Constants:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
 
 
-def _of(constants: _Constants, name: str) -> NDArray[Any]:
+def _constant(constants: _Constants, name: str) -> NDArray[Any]:
     if name not in constants:
         raise CompileError(
             f"This ONNX file is of another network: it has no constant '{name}'. Export the "
@@ -135,19 +135,19 @@ def _of(constants: _Constants, name: str) -> NDArray[Any]:
 
 
 def _scale(constants: _Constants, name: str) -> QuantisationScale:
-    zero = int(_of(constants, f"{name}/zero_point")) - 128  # see write_int8
-    return QuantisationScale(float(_of(constants, f"{name}/scale")), zero)
+    zero = int(_constant(constants, f"{name}/zero_point")) - 128  # see write_int8
+    return QuantisationScale(float(_constant(constants, f"{name}/scale")), zero)
 
 
 def _weights(constants: _Constants, node: Node) -> QuantisedWeights | None:
     if not node.op.n_params:
         return None
     weight, bias = _read_parameters(constants, node)
-    scales = np.atleast_1d(_of(constants, f"{node.name}/weight/scale"))
+    scales = np.atleast_1d(_constant(constants, f"{node.name}/weight/scale"))
     return QuantisedWeights(weight, scales, bias)
 
 
 def _read_parameters(constants: _Constants, node: Node) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return weight and bias of an operator."""
-    weight, bias = (_of(constants, f"{node.name}/{part}") for part in ("weight", "bias"))
+    weight, bias = (_constant(constants, f"{node.name}/{part}") for part in ("weight", "bias"))
     return weight, bias

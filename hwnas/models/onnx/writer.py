@@ -203,7 +203,7 @@ class _OnnxModel:
         if op.base in ("add", "mean"):
             in_rows = any(value.rows for value in inputs)
         shapes = {"add": [op.in_shape] * 2, "mul": [op.in_shape, (op.in_shape[0], 1, 1)]}
-        read = [
+        operands = [
             self._rows(value, f"{name}/in{i}")
             if in_rows
             else self._image(value, shape, f"{name}/in{i}")
@@ -211,7 +211,7 @@ class _OnnxModel:
                 zip(inputs, shapes.get(op.base, [op.in_shape]), strict=False)
             )
         ]
-        names = [value.name for value in read]
+        names = [value.name for value in operands]
         match op.base:
             case "conv2d":
                 out = self.node("Conv", names + parameters, name, **_window(op), group=op.groups)
@@ -226,8 +226,8 @@ class _OnnxModel:
             case "max_pool2d":
                 out = self.node("MaxPool", names, name, **_window(op))
             case "layernorm":
-                how = {"axis": -1, "epsilon": _EPSILON}
-                out = self.node("LayerNormalization", names + parameters, name, **how)
+                attributes = {"axis": -1, "epsilon": _EPSILON}
+                out = self.node("LayerNormalization", names + parameters, name, **attributes)
             case "attention":
                 out = self._attention(node, names[0])
             case _:
@@ -326,15 +326,15 @@ def check_int8(graph: Graph) -> None:
     for node in graph:
         if node.in_float:
             continue
-        where = f"Operator '{node.name}' cannot be written in int8: {node.op}."
+        message = f"Operator '{node.name}' cannot be written in int8: {node.op}."
         if node.op.base in _INSIDE:
             raise CompileError(
-                f"{where} int8 has no {node.op.base}. Set target.dtype=float32, or choose another "
-                "search space."
+                f"{message} int8 has no {node.op.base}. Set target.dtype=float32, or choose "
+                "another search space."
             )
         if "add" in node.op.fused:
             raise CompileError(
-                f"{where} Its addition must be a separate operator. This is an error in hwnas; "
+                f"{message} Its addition must be a separate operator. This is an error in hwnas; "
                 "please report it."
             )
 

@@ -78,10 +78,10 @@ def _check_when(
             "the condition, or add the choice."
         )
     for other, allowed in needs.items():
-        where = f"{path}: when: '{key}' depends on '{other}'"
+        subject = f"{path}: when: '{key}' depends on '{other}'"
         if other in space.when:
             raise SpaceError(
-                f"{where}, which has a condition, too. Let '{key}' depend on "
+                f"{subject}, which has a condition, too. Let '{key}' depend on "
                 f"{' and '.join(map(repr, space.when[other]))} instead."
             )
         possible: set[Option] = set()
@@ -91,18 +91,20 @@ def _check_when(
                 continue
             if not {*space.options(source)} & {*allowed}:
                 raise SpaceError(
-                    f"{where}, but '{source}' is never {' or '.join(map(str, allowed))}: "
+                    f"{subject}, but '{source}' is never {' or '.join(map(str, allowed))}: "
                     f"'{name}' would have no effect. Remove '{name}', or add one of these options "
                     f"to '{source}'."
                 )
             possible |= {*space.options(source)}
         if not possible:
             raise SpaceError(
-                f"{where}, but '{other}' is not defined for any '{key}'. Define it in 'choices' or "
-                "'fixed', or remove the condition."
+                f"{subject}, but '{other}' is not defined for any '{key}'. Define it in 'choices' "
+                "or 'fixed', or remove the condition."
             )
         if strange := [option for option in allowed if option not in possible]:
-            raise SpaceError(f"{where}: {unknown_name(other, str(strange[0]), map(str, possible))}")
+            raise SpaceError(
+                f"{subject}: {unknown_name(other, str(strange[0]), map(str, possible))}"
+            )
 
 
 class SpaceFile(TypedDict):
@@ -141,18 +143,18 @@ def _check_sizes(path: Path, name: str, options: Iterable[Option]) -> None:
 
 
 def _check_options(path: Path, name: str, options: list[Option]) -> None:
-    where = f"{path}: choice '{name}'"
+    subject = f"{path}: choice '{name}'"
     if len({type(o) for o in options}) > 1:
         raise SpaceError(
-            f"{where}: options must be of one type, got {options!r}. Write all as text, as whole "
+            f"{subject}: options must be of one type, got {options!r}. Write all as text, as whole "
             "numbers, or with a decimal point."
         )
     if len(set(options)) < len(options):
-        raise SpaceError(f"{where}: an option occurs twice in {options!r}. Remove it once.")
+        raise SpaceError(f"{subject}: an option occurs twice in {options!r}. Remove it once.")
     falls = name.rpartition(".")[2] == "stride"  # the first option is the smallest network's
     if not isinstance(options[0], str) and sorted(options, reverse=falls) != options:
         order = "descend: a larger stride computes less" if falls else "ascend"
-        raise SpaceError(f"{where}: options must {order}; got {options!r}.")
+        raise SpaceError(f"{subject}: options must {order}; got {options!r}.")
 
 
 def _check_depths(path: Path, space: SearchSpace) -> None:

@@ -68,13 +68,13 @@ def expected_improvement(
     which = np.searchsorted(levels, _lowest_errors(errors, known, edges, limit))
     if len(edges) == 1:
         return np.asarray(np.einsum("nk,nk->n", widths[0], gains[:, which]))
-    found = np.zeros(len(costs))
+    increases = np.zeros(len(costs))
     step = max(1, _CELLS // which.size)
     for start in range(0, len(costs), step):
         part = slice(start, start + step)
         cells = gains[part][:, which]  # (n, k, l)
-        found[part] = np.einsum("nk,nl,nkl->n", widths[0][part], widths[1][part], cells)
-    return found
+        increases[part] = np.einsum("nk,nl,nkl->n", widths[0][part], widths[1][part], cells)
+    return increases
 
 
 def _widths(costs: Array, edges: Array) -> Array:

@@ -219,8 +219,8 @@ class ProposalSpace:
         for name in rng.sample(names, min(len(names), rng.choice((1, 1, 2, 3)))):
             options = self.options[name]
             if all(isinstance(option, (int, float)) for option in options):
-                at = options.index(child[name]) + rng.choice((-1, 1))
-                child[name] = options[min(max(at, 0), len(options) - 1)]
+                index = options.index(child[name]) + rng.choice((-1, 1))
+                child[name] = options[min(max(index, 0), len(options) - 1)]
             else:
                 child[name] = rng.choice(options)
         return Offspring(child, ancestors)

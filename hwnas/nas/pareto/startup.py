@@ -49,8 +49,8 @@ def logarithmic(costs: Array, share: float, width: int) -> int:
     """
     signs = np.where(costs < 0, -1.0, 1.0)
     logs = signs * np.log(np.maximum(np.abs(costs), 1e-300))
-    at = int(np.searchsorted(logs, logs[0] + share * (logs[-1] - logs[0])))
-    return max(0, min(at - width // 2, len(costs) - width))
+    centre = int(np.searchsorted(logs, logs[0] + share * (logs[-1] - logs[0])))
+    return max(0, min(centre - width // 2, len(costs) - width))
 
 
 def least_alike(rows: Array, before: Array) -> int:
@@ -167,8 +167,8 @@ def _by_size(
         order = [i for i, fits in zip(order, fitting.are(order), strict=True) if fits]
     else:  # feasibility is mostly monotonic in size, except for some choices
         n_alike = max(1, costed.n_costs // _HALVINGS)  # one of them must be feasible
-        some = [order[k : k + n_alike] for k in range(len(order))]
-        n = bisect.bisect_left(some, x=True, key=lambda rows: not any(map(fitting.is_, rows)))
+        groups = [order[k : k + n_alike] for k in range(len(order))]
+        n = bisect.bisect_left(groups, x=True, key=lambda rows: not any(map(fitting.is_, rows)))
         order = order[:n]
     if not order:
         return None

@@ -89,22 +89,22 @@ def _load(point: EntryPoint) -> Metric:
         ConfigError: if it cannot be imported, is not a ``Metric`` or has another name.
     """
     package = "" if point.dist is None else f" of package {point.dist.name}"
-    where = f"Entry point '{point.name} = {point.value}'{package}"
+    subject = f"Entry point '{point.name} = {point.value}'{package}"
     try:
         metric: Any = point.load()
     except Exception as error:  # a plug-in may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
-            f"{where} cannot be loaded: {reason}. Repair or uninstall the package."
+            f"{subject} cannot be loaded: {reason}. Repair or uninstall the package."
         ) from error
     if not isinstance(metric, Metric):
         raise ConfigError(
-            f"{where} is no hwnas.tasks.metrics.Metric, but of type {type(metric).__name__}. "
+            f"{subject} is no hwnas.tasks.metrics.Metric, but of type {type(metric).__name__}. "
             "Repair or uninstall the package."
         )
     if metric.name != point.name:
         raise ConfigError(
-            f"{where} refers to the metric '{metric.name}'. Give entry point and metric the same "
+            f"{subject} refers to the metric '{metric.name}'. Give entry point and metric the same "
             "name."
         )
     return metric

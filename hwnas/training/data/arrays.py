@@ -129,8 +129,10 @@ def _central_squares(
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     square = {
-        split: (of if of.ndim == 4 else of[..., None])[:, top : top + side, left : left + side]
-        for split, of in images.items()
+        split: (pixels if pixels.ndim == 4 else pixels[..., None])[
+            :, top : top + side, left : left + side
+        ]
+        for split, pixels in images.items()
     }
     size = f"{ARGUMENT}: images of {width}x{height} pixels"
     note = f"{size} are cropped to {side}x{side}, centred."
@@ -164,30 +166,30 @@ def _check(splits: Mapping[str, SplitArrays]) -> None:
             "channels."
         )
     for split, (images, targets) in splits.items():
-        where = f"{ARGUMENT}: split '{split}'" if len(splits) > 1 else ARGUMENT
+        subject = f"{ARGUMENT}: split '{split}'" if len(splits) > 1 else ARGUMENT
         if images.dtype != np.uint8 or images.ndim not in (3, 4):
             raise ConfigError(
-                f"{where}: images are {images.dtype} of shape {images.shape}; they must be uint8 "
+                f"{subject}: images are {images.dtype} of shape {images.shape}; they must be uint8 "
                 "of shape (N, H, W) or (N, H, W, C). hwnas reads images only: convert sensor or "
                 "audio data to images first."
             )
         if not images.size:
-            raise ConfigError(f"{where}: there are no images. Give one or more.")
+            raise ConfigError(f"{subject}: there are no images. Give one or more.")
         if images.ndim == 4 and images.shape[3] not in CHANNELS:
             raise ConfigError(
-                f"{where}: images have {images.shape[3]} channels; they must have 1 or 3. Convert "
-                "them to greyscale or RGB."
+                f"{subject}: images have {images.shape[3]} channels; they must have 1 or 3. "
+                "Convert them to greyscale or RGB."
             )
         sides = sorted(images.shape[1:3])
         if sides[0] != sides[1] and (sides[0] < _MIN_SIDE or sides[1] > _MAX_ASPECT * sides[0]):
             raise ConfigError(
-                f"{where}: images of {images.shape[2]}x{images.shape[1]} pixels would be cropped "
+                f"{subject}: images of {images.shape[2]}x{images.shape[1]} pixels would be cropped "
                 f"to {sides[0]}x{sides[0]}. hwnas reads images only: convert sensor or audio data "
                 "to images, and resize images to about a square."
             )
         fits = targets.ndim in (1, 2) and len(targets) == len(images)
         if not fits or targets.dtype.kind not in "biufU":
             raise ConfigError(
-                f"{where}: targets are {targets.dtype} of shape {targets.shape}; they must be "
+                f"{subject}: targets are {targets.dtype} of shape {targets.shape}; they must be "
                 f"numbers or strings, one row for each of the {len(images)} images."
             )

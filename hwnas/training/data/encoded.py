@@ -94,7 +94,7 @@ class ImageColumn:
     """
 
     def __init__(self, where: str, column: Any, folders: Sequence[Path]):
-        self._where, self._folders = where, [Path(os.path.abspath(each)) for each in folders]
+        self._where, self._folders = where, [Path(os.path.abspath(folder)) for folder in folders]
         self._chunks = [(chunk.field("bytes"), chunk.field("path")) for chunk in column.chunks]
         self._ends = np.cumsum([len(chunk) for chunk in column.chunks]).tolist()
 

@@ -104,8 +104,8 @@ def _tables_beside_images(where: str, path: Path) -> dict[str, list[str]]:
     tables: dict[str, list[str]] = {}
     for file in paths if any(map(is_image, paths)) else ():
         if file.suffix == ".parquet" and file.stem != "metadata":
-            words = re.split(r"[-_./]", file.relative_to(path).as_posix())
-            split = next((s for s in map(split_of, words) if s in SPLITS), "train")
+            parts = re.split(r"[-_./]", file.relative_to(path).as_posix())
+            split = next((s for s in map(split_of, parts) if s in SPLITS), "train")
             tables.setdefault(split, []).append(str(file))
     return tables
 
@@ -211,7 +211,9 @@ def _column(
                 f"only: {', '.join(table.column_names)}. Set dataset.{what}_column to one of these."
             )
         return chosen
-    candidates = [name for name, of in table.features.items() if isinstance(of, requests[i].kinds)]
+    candidates = [
+        name for name, feature in table.features.items() if isinstance(feature, requests[i].kinds)
+    ]
     candidates = candidates or [name for name in table.column_names if name in usual]
     if not candidates and "file_name" in table.column_names:  # of a folder without image files
         raise DataError(
@@ -243,7 +245,7 @@ def _unlisted_note(
         return
     yield from left_out_notes(where, paths)
     chunks = [chunk for table in tables for chunk in table.data.column(column).chunks]
-    parts = [of.field("path") if pa.types.is_struct(of.type) else of for of in chunks]
+    parts = [c.field("path") if pa.types.is_struct(c.type) else c for c in chunks]
     names = [name for part in parts for name in part.to_pylist() if isinstance(name, str)]
     listed = {os.path.abspath(path / name) for name in names}
     if unlisted := [file for file in images if os.path.abspath(file) not in listed]:

@@ -151,7 +151,9 @@ def _arrays(config: DatasetConfig, kind: TaskType) -> ImageData:
         divided = divide(ARGUMENT, arrays.targets, arrays.names, config)
     except DataError as error:  # about an argument of the Python API
         raise ConfigError(str(error)) from None
-    hashes = {s: _table([_hash(i.tobytes()) for i in of]) for s, of in arrays.images.items()}
+    hashes = {
+        s: _table([_hash(i.tobytes()) for i in images]) for s, images in arrays.images.items()
+    }
 
     def place(split: str, i: int) -> str:
         origin, rows = divided[split]
@@ -223,13 +225,13 @@ def _duplicate_notes(
 ) -> list[str]:
     """Return warnings about images in several splits, or with several targets."""
 
-    def of(split: str, i: int) -> str:
+    def location(split: str, i: int) -> str:
         origin, rows = divided[split]
         return source.images[origin].where(int(rows[i])).removeprefix(f"{where}: ")
 
     by_split = {split: hashes[origin][rows] for split, (origin, rows) in divided.items()}
     targets = {s: source.targets[origin][rows] for s, (origin, rows) in divided.items()}
-    return [f"{where}: {line}" for line in describe_duplicates(by_split, targets, of)]
+    return [f"{where}: {line}" for line in describe_duplicates(by_split, targets, location)]
 
 
 def _survey_headers(
@@ -330,8 +332,8 @@ def _decode_fitting(
                 splits_by_name[name] = split.in_memory(advance)
         else:
             splits_by_name[name] = split
-        how = "in memory" if fits else "streamed"
-        parts.append(f"{name} {how} ({len(split)} images, {_size(split.n_bytes)})")
+        storage = "in memory" if fits else "streamed"
+        parts.append(f"{name} {storage} ({len(split)} images, {_size(split.n_bytes)})")
     reason = (
         f"{_MEMORY_FRACTION:.0%} of the machine's memory is {limit / _GIB:.1f} GiB"
         if in_memory is None

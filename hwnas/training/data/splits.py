@@ -115,14 +115,14 @@ class Decoder:
         def fill(start: int) -> int:
             part = rows[start : start + _CHUNK]
             for i, row in enumerate(part.tolist(), start):
-                pixels[i] = self._one(encoded, row, crops and crops.select(i))
+                pixels[i] = self._decode_one(encoded, row, crops and crops.select(i))
             return len(part)
 
         for n in self.threads.map(fill, range(0, len(rows), _CHUNK)):
             advance(n)
         return torch.from_numpy(pixels)
 
-    def _one(
+    def _decode_one(
         self, encoded: EncodedImages, row: int, crop: CropParameters | None
     ) -> NDArray[np.uint8]:
         try:
@@ -285,8 +285,8 @@ def in_memory_splits(
         divided: Split of the source and rows there of each split, as returned by ``divide``.
     """
     source = {
-        split: InMemorySplit(torch.from_numpy(of), torch.from_numpy(targets[split]))
-        for split, of in images.items()
+        split: InMemorySplit(torch.from_numpy(pixels), torch.from_numpy(targets[split]))
+        for split, pixels in images.items()
     }
     return {
         name: source[origin].take(torch.from_numpy(rows))

@@ -144,9 +144,9 @@ class TrainedOnDemand:
         Raises:
             TrainingError: the training failed.
         """
-        return self._of(genotype.space)
+        return self._evaluator_of(genotype.space)
 
-    def _of(self, space: str) -> SupernetEvaluator:
+    def _evaluator_of(self, space: str) -> SupernetEvaluator:
         if space not in self._trained:
             try:
                 self._trained[space] = self._train[space]()
@@ -161,7 +161,7 @@ class TrainedOnDemand:
             TrainingError: a training failed.
         """
         for space in self._train:
-            self._of(space)
+            self._evaluator_of(space)
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the metric on the validation split: see ``SupernetEvaluator.score``.

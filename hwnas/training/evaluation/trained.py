@@ -125,11 +125,11 @@ class TrainedEvaluator:
     ) -> "FidelityForecast | None":
         """Return the forecast after the last fidelity; ``None`` if too few networks are known."""
         config = self._config
-        names = [config.column(self._metric, at) for at in (i, len(config.fidelities) - 1)]
+        names = [config.column(self._metric, index) for index in (i, len(config.fidelities) - 1)]
         pairs = [
-            (of[names[0]], of[names[1]])
-            for of in incumbent.details
-            if names[0] in of and names[1] in of
+            (details[names[0]], details[names[1]])
+            for details in incumbent.details
+            if names[0] in details and names[1] in details
         ]
         return None if len(pairs) < ENOUGH else forecast(self._metric, figure.value, pairs)
 
@@ -314,8 +314,8 @@ def forecast(metric: str, value: float, known: Sequence[tuple[float, float]]) ->
         value: Metric of the network after the short training.
         known: Metric of other networks after the short and after the long training.
     """
-    at = log_error(metric, value)
-    x = np.array([[1.0, log_error(metric, short) - at] for short, _ in known]).reshape(-1, 2)
+    error = log_error(metric, value)
+    x = np.array([[1.0, log_error(metric, short) - error] for short, _ in known]).reshape(-1, 2)
     # Change of the log error, relative to a slope of one: the prior mean of both weights is 0.
     y = np.array([log_error(metric, b) - log_error(metric, a) for a, b in known])
     precision = np.diag([1 / _SHIFT**2, 1 / _SLOPE[1] ** 2])
@@ -327,7 +327,7 @@ def forecast(metric: str, value: float, known: Sequence[tuple[float, float]]) ->
         variance = (squares + _N_PRIOR * _RESIDUAL**2) / (len(y) + _N_PRIOR)
     # At the network itself the second column is zero.
     return FidelityForecast(
-        metric, at + float(weights[0]), math.sqrt(variance + float(covariance[0, 0]))
+        metric, error + float(weights[0]), math.sqrt(variance + float(covariance[0, 0]))
     )
 
 
@@ -346,8 +346,10 @@ def log_error(metric: str, value: float) -> float:
 
 
 def _error(metric: str, value: float) -> float:
-    of = metric_of(metric)
-    assert of.perfect is not None
+    definition = metric_of(metric)
+    assert definition.perfect is not None
     return (
-        max(of.perfect - value, _MIN_RATE) if of.maximise else max(value - of.perfect, _MIN_ERROR)
+        max(definition.perfect - value, _MIN_RATE)
+        if definition.maximise
+        else max(value - definition.perfect, _MIN_ERROR)
     )

@@ -247,9 +247,9 @@ class NetworkCompressor:
         gains, losses = np.zeros((len(tried), len(names))), np.zeros(len(tried))
         with self.progress.phase("Measure fewer bits", len(tried)) as advance:
             for i, (name, bits) in enumerate(tried):
-                one = graph.with_bits({name: bits})
-                gains[i] = before - _upper_ends(self.estimate(one).figures, names)
-                loss = self.sample.loss(quantise_layer(network, name, one))
+                candidate = graph.with_bits({name: bits})
+                gains[i] = before - _upper_ends(self.estimate(candidate).figures, names)
+                loss = self.sample.loss(quantise_layer(network, name, candidate))
                 losses[i] = max(0.0, loss - loss_before)
                 advance(1)
         return _LayerEffects(tried, gains, losses)

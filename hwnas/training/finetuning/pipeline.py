@@ -245,14 +245,14 @@ class _Pipeline:
         """
         config, done = self._config, {step.name for step in self.steps}
         tuned = f"fine-tuned for {config.epochs} epochs"
-        again = f"fine-tuned for {config.later} epochs"
-        words = [self._past[0] + ", batch norm recalibrated" * (self._past[0] == "supernet")]
-        words += [tuned] * ("fine-tuned" in done)
-        words += [f"{config.prune:.0%} of the channels pruned, {again}"] * ("pruned" in done)
+        retuned = f"fine-tuned for {config.later} epochs"
+        phrases = [self._past[0] + ", batch norm recalibrated" * (self._past[0] == "supernet")]
+        phrases += [tuned] * ("fine-tuned" in done)
+        phrases += [f"{config.prune:.0%} of the channels pruned, {retuned}"] * ("pruned" in done)
         if "rounded" in done:
-            words.append(_describe_bits(config.bits, config.later))
+            phrases.append(_describe_bits(config.bits, config.later))
         steps = [step.row() for step in self.steps]
-        row: Row = {"weights": ", ".join(words), "int8": int8, "steps": steps}
+        row: Row = {"weights": ", ".join(phrases), "int8": int8, "steps": steps}
         return row if no_int8 is None else {**row, "no_int8": no_int8}
 
     def _validate_int8(self, network: QuantisedNetwork, load: Load) -> Quantity:
@@ -272,5 +272,5 @@ class _Pipeline:
 def _describe_bits(bits: Mapping[str, int], epochs: int) -> str:
     fewest, most = min(bits.values()), max(bits.values())
     span = f"{fewest} bits" if fewest == most else f"{fewest} to {most} bits"
-    words = f"weights of {counted(len(bits), 'operator')} in {span}"
-    return f"{words}, trained for {epochs} epochs" if epochs else words
+    text = f"weights of {counted(len(bits), 'operator')} in {span}"
+    return f"{text}, trained for {epochs} epochs" if epochs else text

@@ -17,7 +17,7 @@ from hwnas.workflows.config import grammar
 from hwnas.workflows.config.grammar import in_quotes, text_of
 
 #: Mappings with user-defined keys.
-_OWN_KEYS = (
+_USER_KEYS = (
     "benchmark.costs=",
     "benchmark.reference=",
     "objectives={",
@@ -43,7 +43,7 @@ def for_hydra(argument: str, *, swept: bool = False) -> str:
         ConfigError: the argument has no name, or an invalid value.
     """
     # Hydra requires ``++`` for a new key.
-    if argument.startswith((*_OWN_KEYS, *_of_sections())):
+    if argument.startswith((*_USER_KEYS, *_of_sections())):
         return f"++{argument}"
     key, sign, value = argument.partition("=")
     if sign and not key.strip("+~ "):
@@ -72,10 +72,10 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
 
     argparse requires this order.
     """
-    behind = [False, *(a in TAKE_A_VALUE for a in arguments)]
+    is_value = [False, *(a in TAKE_A_VALUE for a in arguments)]
     is_option = [
         not after and not a.startswith("-") and ("=" in a or a.startswith("~"))
-        for a, after in zip(arguments, behind, strict=False)
+        for a, after in zip(arguments, is_value, strict=False)
     ]
     split = list(zip(arguments, is_option, strict=True))
     return [a for a, option in split if not option] + [a for a, option in split if option]
@@ -109,10 +109,10 @@ def with_names(verb: str, arguments: Sequence[str]) -> list[str]:
             unknown.
     """
     arguments = [a.replace("=~/", f"={Path.home()}/", 1) for a in arguments]  # shells do not
-    behind = [False, *(a in TAKE_A_VALUE for a in arguments)]
+    is_value = [False, *(a in TAKE_A_VALUE for a in arguments)]
     unnamed = [
         not after and not a.startswith(("-", "~")) and ("=" not in a or Path(a).is_dir())
-        for a, after in zip(arguments, behind, strict=False)
+        for a, after in zip(arguments, is_value, strict=False)
     ]
     named = [a for a, is_one in zip(arguments, unnamed, strict=True) if not is_one]
     _check_flags(named)
@@ -267,10 +267,10 @@ def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list
     common = [a for a in rest if not any(_is_for(a, target) for target in targets)]
     result = []
     for target in targets:
-        own = [a.replace(f"{target}.", "", 1) for a in rest if _is_for(a, target)]
-        keys = {argument_key(a) for a in own}
+        specific = [a.replace(f"{target}.", "", 1) for a in rest if _is_for(a, target)]
+        keys = {argument_key(a) for a in specific}
         result.append(
-            [f"+target={target}", *own, *(a for a in common if argument_key(a) not in keys)]
+            [f"+target={target}", *specific, *(a for a in common if argument_key(a) not in keys)]
         )
     return result
 
@@ -364,7 +364,7 @@ def check_places(configs: Sequence[Any], arguments: Sequence[str], run: str) -> 
         ConfigError: the run names one, and ``arguments`` do not repeat it.
     """
     pairs = [(a.partition("=")[0], text_of(a.partition("=")[2])) for a in arguments]
-    for option, value in (place for each in configs for place in _places(each)):
+    for option, value in (place for config in configs for place in _places(config)):
         if not any(key.endswith(option) and text == value for key, text in pairs):
             raise ConfigError(
                 f"{run}: the run folder names {option}={value}, which runs may not choose by "

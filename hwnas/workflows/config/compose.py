@@ -306,16 +306,16 @@ def keep_inputs(run: Path, arguments: Sequence[str]) -> None:
     rest, folders = package.without_folders(arguments)
     values = [text_of(argument.partition("=")[2]).strip("[]").split(",") for argument in rest]
     files = {Path(text.strip()) for texts in values for text in texts}
-    copies = {path: Path(path.name) for path in files if path.suffix in _KEPT and path.is_file()}
+    copies = {path: Path(path.name) for path in files if path.suffix in _TYPES and path.is_file()}
     for folder in folders:
         place = folder.absolute().resolve().name
         copies |= {path: Path(place, *path.parts[-2:]) for path in folder.glob("*/*.yaml")}
     for path, name in copies.items():
-        if path.stat().st_size <= _KEPT_BYTES:
+        if path.stat().st_size <= _MAX_BYTES:
             write_file(run / INPUTS / name, path.read_bytes())
 
 
-_KEPT, _KEPT_BYTES = (".yaml", ".ini", ".json"), 4 << 20
+_TYPES, _MAX_BYTES = (".yaml", ".ini", ".json"), 4 << 20
 
 
 def _search_arguments(run: Path, manifest: Manifest) -> list[str]:
@@ -359,9 +359,9 @@ def searches(folder: str) -> list[Any]:
     arguments = [
         a for a in _search_arguments(Path(folder), manifest) if not a.startswith("run.resume=")
     ]
-    composed = [compose("search", own) for own in for_targets(arguments)]
-    own = [replace(config, study=replace(config.study, storage=None)) for config in composed]
-    check_places(own, _confirmed.get(), f"run={folder}")  # the study is not opened
+    composed = [compose("search", overrides) for overrides in for_targets(arguments)]
+    configs = [replace(config, study=replace(config.study, storage=None)) for config in composed]
+    check_places(configs, _confirmed.get(), f"run={folder}")  # the study is not opened
     accuracy = accuracy_source(manifest)
     return agreed([replace(config, accuracy=accuracy) for config in composed])
 

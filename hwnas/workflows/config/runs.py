@@ -14,7 +14,7 @@ from hwnas.training.options import FinetuningConfig
 def _texts(value: object) -> list[str]:
     """Return an option that is a text or a list as a list, without empty texts."""
     values = value if isinstance(value, list) else [value]
-    return [str(each) for each in values if each not in (None, "")]
+    return [str(item) for item in values if item not in (None, "")]
 
 
 @dataclass

@@ -77,9 +77,9 @@ def too_many(n: int, metric: str, n_targets: int = 1) -> str:
     fewer = f"name fewer with objectives=[{metric},latency_ms], or " * (
         1 + n_targets <= MAX_OBJECTIVES
     )
-    each = " (costs count on each target)" * (n_targets > 1)
+    note = " (costs count on each target)" * (n_targets > 1)
     return (
-        f"sampler=pareto supports at most {MAX_OBJECTIVES} objectives, got {n}{each}: "
+        f"sampler=pareto supports at most {MAX_OBJECTIVES} objectives, got {n}{note}: "
         f"{fewer}use sampler=nsga2."
     )
 
@@ -303,7 +303,7 @@ class TabularConfig:
 # One search for several targets: options that must be equal.
 
 #: Options that may differ between the targets of a search.
-_OWN = (
+_PER_TARGET = (
     "target", "budget", "cost", "objectives", "table", "timing", "tuning", "rpc", "baseline",
 )  # fmt: skip
 
@@ -322,11 +322,13 @@ def check_common(configs: Sequence[object]) -> None:
         )
     first, *others = checked
     for f in fields(SearchConfig):
-        if f.name not in _OWN and any(getattr(c, f.name) != getattr(first, f.name) for c in others):
+        if f.name not in _PER_TARGET and any(
+            getattr(c, f.name) != getattr(first, f.name) for c in others
+        ):
             raise ConfigError(
                 f"{f.name} must be the same for all targets of a search: write {f.name} without "
                 f"the name of a target before it. Different values are possible for: "
-                f"{', '.join(_OWN)}."
+                f"{', '.join(_PER_TARGET)}."
             )
     if len({config.target.name for config in checked}) < len(checked):
         raise ConfigError(

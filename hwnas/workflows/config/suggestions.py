@@ -44,7 +44,7 @@ _SOURCES = ("run", "runs", "export", "target")
 #: Sections whose options are meant more often than others of the same name.
 _FREQUENT = {"budget": 0.3, "": 0.2, "train": 0.15, "run": 0.1, "dataset": 0.1, "study": 0.1}
 _MARGIN = 0.25  # in score: how much worse than the best match a suggestion may be
-_MOST = 3
+_MAX_SUGGESTIONS = 3
 
 
 def check_no_model(arguments: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ def closest_options(name: str, verb: str) -> list[str]:
     scores = {option: _score(name, option) for option in known}
     best = max(scores.values(), default=0.0)
     near = [option for option, score in scores.items() if score and score > best - _MARGIN]
-    return sorted(near, key=lambda option: -scores[option])[:_MOST]
+    return sorted(near, key=lambda option: -scores[option])[:_MAX_SUGGESTIONS]
 
 
 def _known_options(verb: str) -> Iterator[str]:
@@ -117,8 +117,8 @@ def _plain_text(text: str) -> str:
     return re.sub(r"[-_]", "", text.lower())
 
 
-def _similarity(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()
+def _similarity(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()
 
 
 def _as_written(option: str, value: str) -> str:

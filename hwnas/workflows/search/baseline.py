@@ -41,20 +41,21 @@ def of_run(folder: Path, metric: str) -> list[FrontPoint]:
         return []
     names = {metric: f"verified_{metric}", EXPECTED: f"verified_{EXPECTED}"}
     columns = [Objective(names[metric], maximise=True), Objective(names[EXPECTED], maximise=False)]
-    found = reading.points(folder / CASCADES_FILE, columns)
+    points = reading.points(folder / CASCADES_FILE, columns)
     return [
-        FrontPoint(p.id, {name: p.figures[column] for name, column in names.items()}) for p in found
+        FrontPoint(p.id, {name: p.figures[column] for name, column in names.items()})
+        for p in points
     ]
 
 
 def of_front(cascades: CascadeReport, metric: str) -> list[FrontPoint]:
     """Return the cascades of a front as points of metric and expected latency, on test data."""
-    found = []
+    points = []
     for cascade in cascades.found:
         result, ends = cascade.verified, f"{cascade.first.id} {cascade.second.id}"
         figures = {metric: result.accuracy, EXPECTED: result.costs[EXPECTED]}
-        found.append(FrontPoint(f"{ends} {cascade.threshold:.6g}", figures))
-    return found
+        points.append(FrontPoint(f"{ends} {cascade.threshold:.6g}", figures))
+    return points
 
 
 def compare_cascades(
@@ -222,21 +223,21 @@ def read_baselines(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
             the cost, or has no network within the budget.
         ConfigError: no objective of the search is a minimised cost.
     """
-    found = {}
+    result = {}
     for context in contexts:
         named = context.config.baseline
         if named is not None:
             path = Path(named)
             if path.is_dir():
-                found[context.target] = _baseline_of_run(path, context)
+                result[context.target] = _baseline_of_run(path, context)
             elif len(contexts) > 1 and all(s.config.baseline == named for s in contexts):
                 raise RunError(
                     f"baseline={path}: a CSV file is for one target only. Write "
                     f"{context.target}.baseline={path}."
                 )
             else:
-                found[context.target] = _baseline_of_table(path, context.config)
-    return found
+                result[context.target] = _baseline_of_table(path, context.config)
+    return result
 
 
 def _objectives(config: SearchConfig) -> tuple[Objective, Objective]:
@@ -374,12 +375,16 @@ def _within_budget(baseline: Baseline, config: SearchConfig) -> Baseline:
             raise RunError(
                 f"baseline={baseline.name}: {cost.name} of {point.id} must be above 0. Correct it."
             )
-    kept = [p for p in baseline.points if not config.allowed.exceeded(p.figures)]
-    if not kept:
+    affordable = [p for p in baseline.points if not config.allowed.exceeded(p.figures)]
+    if not affordable:
         raise RunError(
             f"baseline={baseline.name}: none of its networks meets the budget of this search. "
             "Relax the budget, or name another baseline."
         )
     run = baseline.run
-    run = replace(run, verified=kept) if baseline.kind == "verified" else replace(run, scored=kept)
-    return replace(baseline, run=run, n_over=len(baseline.points) - len(kept))
+    run = (
+        replace(run, verified=affordable)
+        if baseline.kind == "verified"
+        else replace(run, scored=affordable)
+    )
+    return replace(baseline, run=run, n_over=len(baseline.points) - len(affordable))

@@ -62,7 +62,7 @@ class CascadeReport:
             folder: Folder of the target.
             metric: Metric of the task.
         """
-        folder.write_or_remove_csv(CASCADES_FILE, [each.row(metric) for each in self.found])
+        folder.write_or_remove_csv(CASCADES_FILE, [cascade.row(metric) for cascade in self.found])
 
 
 def cascades_of_target(
@@ -90,14 +90,14 @@ def stages(folder: RunFolder, members: Sequence[Member], batch: int) -> list[Cas
         members: Members of its front.
         batch: Batch size of networks that do not choose one.
     """
-    found = []
+    result = []
     for member in members:
         if member.candidate.genotype.to_dict().get(annotations.BATCH, batch) != 1:
             continue
         predictions = read_predictions(folder.path, member.candidate.id)
         if predictions is not None and member.is_deliverable:
-            found.append(CascadeStage(member.candidate.id, member.figures, predictions))
-    return sorted(found, key=lambda stage: stage.latency_ms)
+            result.append(CascadeStage(member.candidate.id, member.figures, predictions))
+    return sorted(result, key=lambda stage: stage.latency_ms)
 
 
 def _times(ratios: Sequence[float]) -> str:
@@ -121,8 +121,10 @@ class ExitReport:
     @cached_property
     def sentences(self) -> list[str]:
         """One sentence about latency and accuracy with early exits; empty without them."""
-        each = [[e for e in self.found if e.network.id == n.id] for n in self.networks]
-        picked = [best for found in each if (best := early_exits.within(found, POINTS)) is not None]
+        by_network = [[e for e in self.found if e.network.id == n.id] for n in self.networks]
+        picked = [
+            best for exits in by_network if (best := early_exits.within(exits, POINTS)) is not None
+        ]
         if not picked:
             return []
         shares, lost = ([getattr(e, name) for e in picked] for name in ("share_of_worst", "lost"))
@@ -152,7 +154,7 @@ class ExitReport:
             folder: Folder of the target.
             metric: Metric of the task.
         """
-        folder.write_or_remove_csv(EXITS_FILE, [each.row(metric) for each in self.found])
+        folder.write_or_remove_csv(EXITS_FILE, [setting.row(metric) for setting in self.found])
 
 
 def exits_of_target(folder: RunFolder, members: Sequence[Member]) -> ExitReport:
@@ -162,13 +164,17 @@ def exits_of_target(folder: RunFolder, members: Sequence[Member]) -> ExitReport:
     """
     networks = []
     for member in members:
-        each = read_exit_predictions(folder.path, member.candidate.id) if member.segments else None
-        if each is not None and member.is_deliverable:
+        predictions = (
+            read_exit_predictions(folder.path, member.candidate.id) if member.segments else None
+        )
+        if predictions is not None and member.is_deliverable:
             networks.append(
-                ExitNetworkResults(member.candidate.id, member.figures, member.segments, each)
+                ExitNetworkResults(
+                    member.candidate.id, member.figures, member.segments, predictions
+                )
             )
-    found = [each for network in networks for each in early_exits.swept(network)]
-    return ExitReport(networks, early_exits.judged(found))
+    exits = [setting for network in networks for setting in early_exits.swept(network)]
+    return ExitReport(networks, early_exits.judged(exits))
 
 
 def _span(values: Sequence[float], form: str) -> str:

@@ -110,8 +110,8 @@ class TargetContext:
         """
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=NullProgress())
-        one = replace(verifier(self.parts, finisher, self.device), phase=phase)
-        return verify(members, one, config.allowed, config.objectives, folder, progress)
+        phase_verifier = replace(verifier(self.parts, finisher, self.device), phase=phase)
+        return verify(members, phase_verifier, config.allowed, config.objectives, folder, progress)
 
 
 @contextlib.contextmanager
@@ -206,7 +206,7 @@ def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
     )
 
 
-def _check_means(configs: Sequence[SearchConfig], own: CustomComponents) -> None:
+def _check_means(configs: Sequence[SearchConfig], custom_components: CustomComponents) -> None:
     """Reject expected costs of several targets, and with a custom evaluator.
 
     Raises:
@@ -217,7 +217,7 @@ def _check_means(configs: Sequence[SearchConfig], own: CustomComponents) -> None
             raise ConfigError(
                 f"{name} is only supported for one target. Search for each target separately."
             )
-        if own.evaluator is not None:
+        if custom_components.evaluator is not None:
             raise ConfigError(
                 f"{name} needs networks that the search trains. Remove evaluator=, or use "
                 f"{metric_of(name).mean_of}."
@@ -248,11 +248,11 @@ def objectives(contexts: Sequence[TargetContext]) -> tuple[str, ...]:
     first, all_of_them = contexts[0].config, targets(contexts)
     if not all_of_them.are_several:
         return tuple(first.objectives)
-    each = (
+    prefixed = (
         all_of_them.prefixed(s.target, dict.fromkeys(costs_in(s.config.objectives)))
         for s in contexts
     )
-    return (first.metric, *(name for names in each for name in names))
+    return (first.metric, *(name for names in prefixed for name in names))
 
 
 def views(contexts: Sequence[TargetContext]) -> dict[str, SearchView]:
@@ -262,9 +262,9 @@ def views(contexts: Sequence[TargetContext]) -> dict[str, SearchView]:
 
 def followed(contexts: Sequence[TargetContext]) -> list[SearchView]:
     """Return objectives, limits and candidates of each target and, if several, of all together."""
-    all_of_them, own = targets(contexts), [*views(contexts).values()]
+    all_of_them, of_targets = targets(contexts), [*views(contexts).values()]
     several = all_of_them.are_several
-    return [*own, all_of_them.view_of_all(objectives(contexts))] if several else own
+    return [*of_targets, all_of_them.view_of_all(objectives(contexts))] if several else of_targets
 
 
 def digests(contexts: Sequence[TargetContext]) -> dict[str, str]:
@@ -273,11 +273,11 @@ def digests(contexts: Sequence[TargetContext]) -> dict[str, str]:
     Names of several targets have a prefix, such as ``npu.budget``.
     """
     all_of_them = targets(contexts)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for s in contexts:
-        own = s.parts.digests() | (s.device.digests if s.device else {}) | s.own.digests
-        found |= all_of_them.prefixed(s.target, own)
-    return found
+        of_target = s.parts.digests() | (s.device.digests if s.device else {}) | s.own.digests
+        result |= all_of_them.prefixed(s.target, of_target)
+    return result
 
 
 def versions(contexts: Sequence[TargetContext]) -> dict[str, str]:
@@ -295,8 +295,8 @@ def search_task(
         decisive: Digests of the settings that determine the results, by name.
     """
     data = contexts[0].parts.data.sendable
-    again = functools.partial(_reopened_problem, tuple(s.config for s in contexts), data)
-    return engine.SearchTask(problem(contexts), again, objectives(contexts), decisive)
+    factory = functools.partial(_reopened_problem, tuple(s.config for s in contexts), data)
+    return engine.SearchTask(problem(contexts), factory, objectives(contexts), decisive)
 
 
 def check_budget(task: loop.SearchProblem) -> None:

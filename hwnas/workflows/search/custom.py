@@ -31,21 +31,21 @@ class CheckedEvaluator:
             ConfigError: the result is no ``hwnas.Score``, is out of the metric's range, has an
                 unknown source, or a number that is not finite.
         """
-        where = f"evaluator= for network {genotype.id}"
-        found: object = self._evaluator.score(genotype, incumbent)
-        if not isinstance(found, Score):
+        source = f"evaluator= for network {genotype.id}"
+        result: object = self._evaluator.score(genotype, incumbent)
+        if not isinstance(result, Score):
             raise ConfigError(
-                f"{where} returns {_describe_value(found)}. It must return a score, for example "
+                f"{source} returns {_describe_value(result)}. It must return a score, for example "
                 'hwnas.Score(hwnas.Quantity(0.9, "modelled")).'
             )
-        figure = _figure(found.figure, f"{where}: {self._metric}")
-        _check_bounds(figure.value, self._metric, where)
+        figure = _figure(result.figure, f"{source}: {self._metric}")
+        _check_bounds(figure.value, self._metric, source)
         return replace(
-            found,
+            result,
             figure=figure,
-            n_images=None if found.n_images is None else int(found.n_images),
-            stopped=bool(found.stopped),
-            details=_numbers(found.details, where),
+            n_images=None if result.n_images is None else int(result.n_images),
+            stopped=bool(result.stopped),
+            details=_numbers(result.details, source),
         )
 
 
@@ -75,56 +75,56 @@ class CheckedCostModel:
             ConfigError: the result is no ``hwnas.Cost``, lacks an objective or a limited cost, has
                 an unknown source, or a number that is not finite.
         """
-        found = self._validated_cost(genotype)
-        missing = [name for name in self._needed if name not in found.figures]
-        if missing and not found.reason:
+        result = self._validated_cost(genotype)
+        missing = [name for name in self._needed if name not in result.figures]
+        if missing and not result.reason:
             raise ConfigError(
                 f"cost_model= returns no {', '.join(missing)}. It must return latency_ms and all "
                 "costs among the objectives and limits. Add them, or set for example "
                 'objectives=["accuracy","latency_ms"], budget="none".'
             )
-        return found
+        return result
 
     def _validated_cost(self, genotype: Genotype) -> Cost:
-        where = f"cost_model= for network {genotype.id}"
-        found: object = self._model.cost(genotype)
-        if not isinstance(found, Cost):
+        source = f"cost_model= for network {genotype.id}"
+        result: object = self._model.cost(genotype)
+        if not isinstance(result, Cost):
             raise ConfigError(
-                f"{where} returns {_describe_value(found)}. It must return costs, for example "
+                f"{source} returns {_describe_value(result)}. It must return costs, for example "
                 'hwnas.Cost({"latency_ms": hwnas.Quantity(1.5, "modelled")}).'
             )
         return replace(
-            found,
-            figures=self._derives(_figures(found.figures, where)),
-            details=_numbers(found.details, where),
-            segments=tuple(_figures(segment, where) for segment in found.segments),
+            result,
+            figures=self._derives(_figures(result.figures, source)),
+            details=_numbers(result.details, source),
+            segments=tuple(_figures(segment, source) for segment in result.segments),
         )
 
 
-def _check_bounds(value: float, metric: str, where: str) -> None:
+def _check_bounds(value: float, metric: str, source: str) -> None:
     """Reject a value out of the metric's range: it probably has another unit."""
     perfect, worst = metric_of(metric).perfect, metric_of(metric).worst
     if perfect is not None and is_better(metric, value, perfect):
         raise ConfigError(
-            f"{where}: {metric} is {value:g}, better than the best possible value {perfect:g}. "
+            f"{source}: {metric} is {value:g}, better than the best possible value {perfect:g}. "
             f"{'Return a fraction, not per cent' if perfect == 1 else 'Correct the result'}."
         )
     if worst is not None and is_better(metric, worst, value):
         raise ConfigError(
-            f"{where}: {metric} is {value:g}, worse than the worst possible value {worst:g}. "
+            f"{source}: {metric} is {value:g}, worse than the worst possible value {worst:g}. "
             "Correct the result."
         )
 
 
-def _figures(figures: Mapping[str, Quantity], where: str) -> dict[str, Quantity]:
-    return {name: _figure(figure, f"{where}: {name}") for name, figure in figures.items()}
+def _figures(figures: Mapping[str, Quantity], source: str) -> dict[str, Quantity]:
+    return {name: _figure(figure, f"{source}: {name}") for name, figure in figures.items()}
 
 
-def _numbers(details: Mapping[str, float], where: str) -> dict[str, float]:
-    return {name: _number(value, f"{where}: {name}") for name, value in details.items()}
+def _numbers(details: Mapping[str, float], source: str) -> dict[str, float]:
+    return {name: _number(value, f"{source}: {name}") for name, value in details.items()}
 
 
-def _figure(figure: object, what: str) -> Quantity:
+def _figure(figure: object, label: str) -> Quantity:
     """Return a quantity with plain numbers.
 
     Raises:
@@ -132,24 +132,24 @@ def _figure(figure: object, what: str) -> Quantity:
     """
     if not isinstance(figure, Quantity):
         raise ConfigError(
-            f"{what} is {_describe_value(figure)}. Return hwnas.Quantity(VALUE, SOURCE)."
+            f"{label} is {_describe_value(figure)}. Return hwnas.Quantity(VALUE, SOURCE)."
         )
     if figure.source not in SOURCES:
         raise ConfigError(
-            f"{what} has the source {figure.source!r}. Allowed: {', '.join(SOURCES)}."
+            f"{label} has the source {figure.source!r}. Allowed: {', '.join(SOURCES)}."
         )
-    value = _number(figure.value, what)
-    ends = [e if e is None else _number(e, f"{what} at an end") for e in (figure.low, figure.high)]
+    value = _number(figure.value, label)
+    ends = [e if e is None else _number(e, f"{label} at an end") for e in (figure.low, figure.high)]
     low, high = ends
     if (low is not None and low > value) or (high is not None and high < value):
         raise ConfigError(
-            f"{what} is {value:g}, which is not between the ends of its own 95 % interval, "
+            f"{label} is {value:g}, which is not between the ends of its own 95 % interval, "
             f"low={low} and high={high}. Correct the returned hwnas.Quantity."
         )
     return Quantity(value, figure.source, low, high)
 
 
-def _number(value: object, what: str) -> float:
+def _number(value: object, label: str) -> float:
     """Return a number of any library as a float.
 
     Raises:
@@ -158,9 +158,9 @@ def _number(value: object, what: str) -> float:
     try:
         number = float("" if isinstance(value, str) else value)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several elements
-        raise ConfigError(f"{what} is {_describe_value(value)}. It must be a number.") from None
+        raise ConfigError(f"{label} is {_describe_value(value)}. It must be a number.") from None
     if not math.isfinite(number):
-        raise ConfigError(f"{what} is {number}. It must be a finite number.")
+        raise ConfigError(f"{label} is {number}. It must be a finite number.")
     return number
 
 
@@ -184,23 +184,23 @@ class CustomComponents:
     cost_model: CostModel | None = None  #: of candidates; compiled files are costed as usual
 
     def __post_init__(self) -> None:
-        for keyword, given, has in (
+        for keyword, component, has in (
             ("evaluator", self.evaluator, "score"),
             ("cost_model", self.cost_model, "cost"),
         ):
-            if given is not None and not callable(getattr(given, has, None)):
+            if component is not None and not callable(getattr(component, has, None)):
                 raise ConfigError(
-                    f"{keyword}= is {_describe_value(given)}, which has no method {has}. See "
+                    f"{keyword}= is {_describe_value(component)}, which has no method {has}. See "
                     "help(hwnas.search)."
                 )
 
     @property
     def named(self) -> dict[str, str]:
         """Names of the objects' classes, by keyword ``evaluator`` or ``cost_model``."""
-        given = {"evaluator": self.evaluator, "cost_model": self.cost_model}
+        components = {"evaluator": self.evaluator, "cost_model": self.cost_model}
         return {
             keyword: f"{type(o).__module__}.{type(o).__qualname__}"
-            for keyword, o in given.items()
+            for keyword, o in components.items()
             if o is not None
         }
 

@@ -135,12 +135,12 @@ def _feasible_targets(
 ) -> tuple[list[TargetContext], list[str]]:
     """Return the targets with feasible candidates, and errors of the others."""
     feasible, missed = [], []
-    for view, each in zip(context.views(contexts).values(), contexts, strict=True):
+    for view, target in zip(context.views(contexts).values(), contexts, strict=True):
         try:
-            each.front([view.seen(candidate) for candidate in candidates], folder)
-            feasible.append(each)
+            target.front([view.seen(candidate) for candidate in candidates], folder)
+            feasible.append(target)
         except BudgetError as error:
-            missed.append(f"{each.label}{error}")
+            missed.append(f"{target.label}{error}")
     return feasible, missed
 
 
@@ -156,8 +156,8 @@ def _write_without_front(
         status: The reason if no target has a front, else empty.
     """
     for target in [name for name in manifest.get("targets", ()) if name in lacking]:
-        own = manifest_of(manifest, target) | {"status": lacking[target]}
-        remove_front_files(folder_of(folder, target), own)
+        target_manifest = manifest_of(manifest, target) | {"status": lacking[target]}
+        remove_front_files(folder_of(folder, target), target_manifest)
     if status:
         remove_front_files(folder, manifest | {"status": status})
 
@@ -185,58 +185,67 @@ def _with_cascades(fronts: Sequence[TargetFront]) -> list[TargetFront]:
 
 
 def _front(
-    of: TargetContext,
+    target_context: TargetContext,
     folder: RunFolder,
-    found: FinetuningOutcome,
+    outcome: FinetuningOutcome,
     reporter: Reporter,
     baselines: Mapping[str, "Baseline"],
 ) -> TargetFront:
     """Verify the front of a target, in the run's folder or in a subfolder for the target."""
     place, phase = folder, "Verify front"
-    if of.is_one_of_several:
-        place, phase = folder_of(folder, of.target), f"Verify on {of.target}"
-    candidates = found.known[of.target].candidates
-    verified = of.verified(found.members(of.target), found.finisher, place, reporter, phase)
+    if target_context.is_one_of_several:
+        place, phase = (
+            folder_of(folder, target_context.target),
+            f"Verify on {target_context.target}",
+        )
+    candidates = outcome.known[target_context.target].candidates
+    verified = target_context.verified(
+        outcome.members(target_context.target), outcome.finisher, place, reporter, phase
+    )
     members = sorted(verified.members, key=lambda m: m.figures["latency_ms"].value)
     qualities = {member.candidate.id: member.quality for member in members}
-    at_chance = at_chance_level(of.config.metric, qualities, of.parts.data.constant("test"))
-    rows = [c.row(of.parts.space, of.config.metric) for c in candidates]
+    at_chance = at_chance_level(
+        target_context.config.metric, qualities, target_context.parts.data.constant("test")
+    )
+    rows = [c.row(target_context.parts.space, target_context.config.metric) for c in candidates]
     place.write_parquet("candidates.parquet", rows)
-    base = baselines.get(of.target) if members else None
-    against = None if base is None else base.compared_with(of.config, candidates, members)
+    base = baselines.get(target_context.target) if members else None
+    against = (
+        None if base is None else base.compared_with(target_context.config, candidates, members)
+    )
     in_int8 = {m.candidate.id for m in members if m.dtype("") == "int8"}
-    remaining = found.unfinished(of.target)
+    remaining = outcome.unfinished(target_context.target)
     front = TargetFront(
-        of,
+        target_context,
         place,
         candidates,
         replace(verified, members=members, at_chance_level=sorted(at_chance)),
         against,
-        without_int8_training=in_int8 & found.without_int8_training,
+        without_int8_training=in_int8 & outcome.without_int8_training,
         unfinished=remaining.ids,
-        more=remaining.messages(of.config.finish.probability, folder.path),
+        more=remaining.messages(target_context.config.finish.probability, folder.path),
     )
     if members:  # else one error names all targets
         lines = [*front.headline, *front.notes]
-        reporter.say([f"{of.label}{line}" for line in lines], alarming=True)
+        reporter.say([f"{target_context.label}{line}" for line in lines], alarming=True)
     return front
 
 
 def _no_front_message(front: TargetFront, folder: RunFolder) -> str:
     """Return why no network of a target is verified, with the command that continues."""
-    where = front.context.label
-    again = f"hwnas resume {shlex.quote(str(folder.path))}"
+    label = front.context.label
+    command = f"hwnas resume {shlex.quote(str(folder.path))}"
     failed = front.front.failed
     if not failed:
         return (
-            f"{where}None of the networks within its budget was fine-tuned and verified. Resume "
-            f"with larger minutes, finish.minutes or finish.max_candidates: {again}"
+            f"{label}None of the networks within its budget was fine-tuned and verified. Resume "
+            f"with larger minutes, finish.minutes or finish.max_candidates: {command}"
         )
     name, reason = next(iter(failed.items()))
     return (
-        f"{where}None of {len(failed)} networks that may be on the front could be verified, "
+        f"{label}None of {len(failed)} networks that may be on the front could be verified, "
         f"for example {name}: {reason.rstrip('.')}. All candidates are in {folder.path}. To try "
-        f"again: {again}"
+        f"again: {command}"
     )
 
 

@@ -48,8 +48,8 @@ def as_recorded(search: SearchConfig, manifest: Manifest, run: Path) -> SearchCo
     folder = weights_folder(manifest, run)
     known: Row = {**recorded.get("finish", {}), **manifest.get("finishing", {})}
     done = {name: known[name] for name in _FINISH if known.get(name) is not None}
-    where = replace(search.run, dir=None, supernets=str(folder))
-    return replace(search, run=where, finish=replace(search.finish, **done))
+    run_options = replace(search.run, dir=None, supernets=str(folder))
+    return replace(search, run=run_options, finish=replace(search.finish, **done))
 
 
 def weights_folder(manifest: Manifest, run: Path) -> Path:
@@ -80,11 +80,11 @@ def finisher(
     weights = at_recorded_fidelity(
         context.evaluator, completed_trainings(context.config, candidates)
     )
-    found = Finetuner(context.parts, weights, progress=progress)
-    other = config.finishing(found.searched)
-    found = replace(found, other=None if other == found.searched else other)
+    result = Finetuner(context.parts, weights, progress=progress)
+    other = config.finishing(result.searched)
+    result = replace(result, other=None if other == result.searched else other)
     if "finishing" not in manifest:  # of an earlier version, which only had supernets
-        return replace(found, tutor=LargestSubnetTeacher(weights))
+        return replace(result, tutor=LargestSubnetTeacher(weights))
     done = manifest["finishing"]
     teacher = done["teacher"]
     if teacher is None:  # the search had none: use the most accurate network
@@ -92,7 +92,7 @@ def finisher(
         finished = {name: (sign * figure[0], name) for name, figure in done["finished"].items()}
         teacher = max(finished, key=finished.__getitem__, default="")
     genotypes = {c.id: c.genotype for c in candidates}
-    return replace(found, teacher=genotypes.get(teacher))
+    return replace(result, teacher=genotypes.get(teacher))
 
 
 def check_weights_exist(
@@ -177,8 +177,8 @@ def _lost_network(
         genotypes: The networks.
         done: By id, those that it finished.
     """
-    taught = searched.config.epochs and searched.config.alpha
-    teacher = [searched.teacher] if searched.teacher is not None and taught else []
+    has_teacher = searched.config.epochs and searched.config.alpha
+    teacher = [searched.teacher] if searched.teacher is not None and has_teacher else []
     for genotype in (*teacher, *genotypes):  # the teacher first: others refer to its weights
         is_kept = searched.is_kept if genotype.id in done else searched.is_inherited
         if not is_kept(genotype):
@@ -261,9 +261,9 @@ def finished(
         phase: Title of the progress bar.
         how: Time window, targets and processes.
     """
-    taught = [g for g in genotypes if not finisher.is_teacher(g) and not finisher.is_kept(g)]
-    if finisher.teacher is not None and taught:
-        finisher.prepare(taught[0])
+    students = [g for g in genotypes if not finisher.is_teacher(g) and not finisher.is_kept(g)]
+    if finisher.teacher is not None and students:
+        finisher.prepare(students[0])
     queue = _Queue(finisher, how)
     queue.extend(genotypes)
     before = queue.n_done()
@@ -282,9 +282,9 @@ def finished(
                 queue.next_task, queue.collect, lambda: queue.n_done() - first, advance_within
             )
         else:
-            own = _finishers(finisher, [target.config for target in how.targets[1:]])
+            finishers = _finishers(finisher, [target.config for target in how.targets[1:]])
             while (task := queue.next_task()) is not None:
-                queue.collect(task(own))
+                queue.collect(task(finishers))
                 advance_within(max(0, queue.n_done() - before))
     return {name: queue.results.get(name) for name in queue.ids}
 
@@ -304,8 +304,8 @@ class _Queue:
         self.ids += [genotype.id for genotype in genotypes]
         if self._finisher.config.epochs:
             paths = {g: self._finisher.checkpoint(g) for g in genotypes}
-            kept = {g: self._finisher.is_kept(g) for g in genotypes}
-            genotypes = sorted(genotypes, key=lambda g: (not kept[g], -paths[g].n_steps()))
+            is_kept = {g: self._finisher.is_kept(g) for g in genotypes}
+            genotypes = sorted(genotypes, key=lambda g: (not is_kept[g], -paths[g].n_steps()))
             self._paths += paths.values()
         self._waiting.extend(genotypes)
 
@@ -313,15 +313,15 @@ class _Queue:
         self,
     ) -> "Callable[[Sequence[Finetuner]], tuple[str, FinetuneResult | None]] | None":
         """Return the next task, if any is left for which there is time."""
-        how = self._how
-        if not self._waiting and how.refill is not None:
-            self.extend(how.refill(self.results))
+        batch = self._how
+        if not self._waiting and batch.refill is not None:
+            self.extend(batch.refill(self.results))
         while self._waiting:
             genotype = self._waiting.popleft()
-            if how.slot.open_s() >= 0 or self._finisher.is_kept(genotype):
-                fits = [genotype.id in target.fitting for target in how.targets]
+            if batch.slot.open_s() >= 0 or self._finisher.is_kept(genotype):
+                fits = [genotype.id in target.fitting for target in batch.targets]
                 return partial(
-                    _finetuned_network, genotype, how.slot, fits, how.estimate_s(genotype)
+                    _finetuned_network, genotype, batch.slot, fits, batch.estimate_s(genotype)
                 )
             self.results[genotype.id] = None
         return None
@@ -350,16 +350,16 @@ def crew_of(
     from hwnas.training.jobs import TaskProcesses
 
     data = finisher.parts.data.sendable
-    again = partial(
+    reopen = partial(
         _reopened_finetuners, configs, finisher.teacher, finisher.left, finisher.chosen_epochs, data
     )
-    return TaskProcesses(again, n)
+    return TaskProcesses(reopen, n)
 
 
 def _finishers(finisher: Finetuner, others: Sequence[SearchConfig]) -> list[Finetuner]:
     """Return the fine-tuner of each target, given the first one."""
     parts = [components.retargeted(finisher.parts, config) for config in others]
-    return [finisher, *(replace(finisher, parts=each) for each in parts)]
+    return [finisher, *(replace(finisher, parts=part) for part in parts)]
 
 
 def _reopened_finetuners(
@@ -381,20 +381,20 @@ def _finetuned_network(
     slot: TimeWindow,
     fits: Sequence[bool],
     estimate_s: float,
-    own: Sequence[Finetuner],
+    tuners: Sequence[Finetuner],
 ) -> tuple[str, FinetuneResult | None]:
     """Fine-tune one network for all targets; ``None`` if time is too short."""
     left_s = slot.left_s()
-    if estimate_s > left_s / 2 and not own[0].fits(genotype, left_s):
+    if estimate_s > left_s / 2 and not tuners[0].fits(genotype, left_s):
         return genotype.id, None
-    start, is_new = time.monotonic(), not own[0].checkpoint(genotype).n_steps()
+    start, is_new = time.monotonic(), not tuners[0].checkpoint(genotype).n_steps()
     try:
         with stop_trainings(slot.end_by):
-            figure = own[0].tuned(genotype)
+            figure = tuners[0].tuned(genotype)
     except TimeLimitReached:  # the machine has become slower since
         return genotype.id, None
     if not slot.is_limited:  # int8 training runs at verification
         return genotype.id, FinetuneResult(figure)
-    without_int8_training = [each.for_int8(genotype, slot.left_s) for each in compress(own, fits)]
+    without_int8_training = [t.for_int8(genotype, slot.left_s) for t in compress(tuners, fits)]
     elapsed_s = time.monotonic() - start if is_new else None
     return genotype.id, FinetuneResult(figure, elapsed_s, any(without_int8_training))

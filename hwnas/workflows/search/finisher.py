@@ -247,10 +247,10 @@ class FinetuneSchedule:
         )
         epochs = allowance.epochs
         if epochs is None:
-            most, core_s = finisher.config.epochs, n * max(0.0, left_s)
-            epochs = most
+            n_max, core_s = finisher.config.epochs, n * max(0.0, left_s)
+            epochs = n_max
             if finisher.parts.config.finish.epochs is None:
-                epochs = times.epochs([*sizes], most, core_s, n)
+                epochs = times.epochs([*sizes], n_max, core_s, n)
             allowance.choose_epochs(epochs)
         return FinetuneSchedule(times, allowance.slot(1.0), epochs, n)
 
@@ -283,11 +283,11 @@ class FinetuneSchedule:
         """
         times, epochs, left_s = self._times, self.epochs, self.slot.left_s()
         times.correct({n: s for n, s in durations_s.items() if s is not None}, epochs)
-        begun = [c.id for c in wanted if is_begun(c.genotype)]
-        names = [c.id for c in wanted if c.id not in begun]
+        resumable = [c.id for c in wanted if is_begun(c.genotype)]
+        names = [c.id for c in wanted if c.id not in resumable]
         short = (n for n in names if times.member_s(n, epochs) <= left_s / 2)
         fitting = (n for n in names if times.member_s(n, epochs) <= left_s)
-        chosen = [*begun, *islice(chain(short, fitting), 1)]
+        chosen = [*resumable, *islice(chain(short, fitting), 1)]
         self.started.update(chosen)
         genotypes = {c.id: c.genotype for c in wanted}
         return [genotypes[name] for name in chosen]
@@ -348,8 +348,8 @@ def choose_teacher(
     config = finisher.parts.config
     sign = 1 if metric_of(config.metric).maximise else -1
 
-    def ordered(some: Sequence[Candidate]) -> list[Candidate]:
-        return sorted(some, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
+    def ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
+        return sorted(candidates, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
 
     best = ordered(wanted)
     if math.isinf(left_s()):
@@ -369,7 +369,7 @@ def choose_teacher(
 
 
 def _first_within(
-    limit_s: float, some: Sequence[Candidate], finisher: Finetuner
+    limit_s: float, candidates: Sequence[Candidate], finisher: Finetuner
 ) -> Candidate | None:
     """Return the first candidate whose training and predictions fit into a time limit.
 
@@ -379,16 +379,18 @@ def _first_within(
     """
     if limit_s <= 0:
         return None
-    by_size = sorted(range(len(some)), key=lambda i: (finisher.n_macs(some[i].genotype), i))
+    by_size = sorted(
+        range(len(candidates)), key=lambda i: (finisher.n_macs(candidates[i].genotype), i)
+    )
     n, indices = 0, list[int]()
     for _ in range(_MAX_TIMING_ROUNDS):
-        teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
+        teaching_s = cache(lambda i: finisher.teaching_s(candidates[i].genotype))
         n = bisect_right(by_size, limit_s, lo=n, key=teaching_s)
         within = (i for i in sorted(by_size[:n]) if teaching_s(i) <= limit_s)
         indices += islice(within, 1)
-        if n == len(by_size) or finisher.teaching_s(some[by_size[n]].genotype) > limit_s:
+        if n == len(by_size) or finisher.teaching_s(candidates[by_size[n]].genotype) > limit_s:
             break
-    return some[min(indices)] if indices else None
+    return candidates[min(indices)] if indices else None
 
 
 def least(some: Sequence[Candidate], finisher: Finetuner) -> Candidate:

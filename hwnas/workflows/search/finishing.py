@@ -78,10 +78,10 @@ class FinetuningOutcome:
             found: Results by id; ``None`` if time ran out.
             final: Whether this is the last round: networks without a result are then ``left_out``.
         """
-        ready = {name: each for name, each in found.items() if each is not None}
-        self.finished |= {name: each.figure for name, each in ready.items()}
+        ready = {name: result for name, result in found.items() if result is not None}
+        self.finished |= {name: result.figure for name, result in ready.items()}
         self.without_int8_training |= {
-            name for name, each in ready.items() if each.without_int8_training
+            name for name, result in ready.items() if result.without_int8_training
         }
         self.left_out |= {*found} if final else set()
         self.left_out -= {*self.finished}
@@ -104,8 +104,8 @@ class FinetuningOutcome:
     def as_finished(self, candidate: Candidate) -> Candidate:
         """Return a fine-tuned candidate with its new metric, and that of the search in details."""
         metric, figure = self.finisher.parts.config.metric, self.finished[candidate.id]
-        read = candidate.figures[metric].value
-        metrics = {columns.read_column(metric): read, columns.finished(metric): figure.value}
+        value = candidate.figures[metric].value
+        metrics = {columns.read_column(metric): value, columns.finished(metric): figure.value}
         return replace(
             candidate,
             figures={**candidate.figures, metric: figure},
@@ -219,47 +219,47 @@ class _Finishing:
         targets = [FinetuneTarget(s.config, state.known[s.target].on_front) for s in self._contexts]
         configs = [s.config for s in self._contexts]
         with crew_of(state.finisher, configs) or nullcontext() as crew:
-            how = FinetuneBatch(targets=targets, crew=crew)
+            batch = FinetuneBatch(targets=targets, crew=crew)
             if any(g.id not in state.finished for g in teacher):
-                self._train_teacher(teacher, wanted, replace(how, targets=()))
+                self._train_teacher(teacher, wanted, replace(batch, targets=()))
             is_slow = any(g.id not in state.finished for g in teacher)
             if is_slow:
                 state.slow_teachers += [g.id for g in teacher]
             elif len(self._candidates) == n_before:
                 self._say_stored(wanted)
                 if schedule is None:
-                    self._train_in_rounds(how)
+                    self._train_in_rounds(batch)
                 else:
-                    self._train_in_time(schedule, teacher, how)
+                    self._train_in_time(schedule, teacher, batch)
                 return
         self._train_all()
 
     def _schedule(self) -> FinetuneSchedule | None:
         """Return the schedule within the time limit; ``None`` without a limit or training."""
         state = self._state
-        some = [c for c in self._candidates if c.id in state.finished]
-        some += self._update_candidates(0.0)
-        if not (self._allowance.is_limited and self._trains and some):
+        candidates = [c for c in self._candidates if c.id in state.finished]
+        candidates += self._update_candidates(0.0)
+        if not (self._allowance.is_limited and self._trains and candidates):
             return None
-        schedule = FinetuneSchedule.of(some, state.finisher, self._allowance)
+        schedule = FinetuneSchedule.of(candidates, state.finisher, self._allowance)
         state.finisher = replace(state.finisher, chosen_epochs=schedule.epochs)
         return schedule
 
     def _train_teacher(
-        self, teacher: Sequence[Genotype], wanted: Sequence[Candidate], how: FinetuneBatch
+        self, teacher: Sequence[Genotype], wanted: Sequence[Candidate], batch: FinetuneBatch
     ) -> None:
         """Fine-tune the teacher and compute its predictions, while other processes run trials."""
         state = self._state
         left_s = _MAX_TEACHER_FRACTION * self._allowance.left_s()
-        how = replace(how, slot=TimeWindow(end_by=time.monotonic() + max(0.0, left_s)))
+        batch = replace(batch, slot=TimeWindow(end_by=time.monotonic() + max(0.0, left_s)))
         if self._more_trials is None or state.finisher.is_kept(teacher[0]):
-            self._train(teacher, how, "Train the teacher")
+            self._train(teacher, batch, "Train the teacher")
             return
         with self._allowance.paused(), self._more_trials() as more:
-            self._train(teacher, how, "Train the teacher")
-            taught = [c.genotype for c in wanted if not state.finisher.is_teacher(c.genotype)]
-            if taught and all(g.id in state.finished for g in teacher):
-                state.finisher.prepare(taught[0])
+            self._train(teacher, batch, "Train the teacher")
+            students = [c.genotype for c in wanted if not state.finisher.is_teacher(c.genotype)]
+            if students and all(g.id in state.finished for g in teacher):
+                state.finisher.prepare(students[0])
         self._reporter.say([f"A process ended early: {why}" for why in more.ended], alarming=True)
         self._candidates = state.candidates = more.candidates
         state.finisher = replace(state.finisher, weights=self._weights())
@@ -294,11 +294,11 @@ class _Finishing:
         return [teacher]
 
     def _train(
-        self, genotypes: Sequence[Genotype], how: FinetuneBatch, phase: str = "Finish members"
+        self, genotypes: Sequence[Genotype], batch: FinetuneBatch, phase: str = "Finish members"
     ) -> None:
-        self._state.add(finished(self._state.finisher, genotypes, self._phases, phase, how))
+        self._state.add(finished(self._state.finisher, genotypes, self._phases, phase, batch))
 
-    def _train_in_rounds(self, how: FinetuneBatch) -> None:
+    def _train_in_rounds(self, batch: FinetuneBatch) -> None:
         """Fine-tune without a time limit; all results of a round determine the next one."""
         for share in (0.5, *[1.0] * _LATER_ROUNDS):
             chosen = self._chosen_candidates(share)
@@ -306,12 +306,12 @@ class _Finishing:
                 finisher = self._state.finisher
                 # Longest first, so that no process is idle at the end.
                 chosen.sort(key=lambda c: (-finisher.n_macs(c.genotype), c.id))
-                self._train([c.genotype for c in chosen], how)
+                self._train([c.genotype for c in chosen], batch)
             elif share == 1.0:
                 break
 
     def _train_in_time(
-        self, schedule: FinetuneSchedule, teacher: Sequence[Genotype], how: FinetuneBatch
+        self, schedule: FinetuneSchedule, teacher: Sequence[Genotype], batch: FinetuneBatch
     ) -> None:
         """Fine-tune until the time limit."""
         state = self._state
@@ -332,14 +332,14 @@ class _Finishing:
                     return genotypes
             return []
 
-        how = replace(
-            how,
+        batch = replace(
+            batch,
             slot=schedule.slot,
             estimate_s=schedule.estimate_s,
             n_expected=schedule.n_expected(),
             refill=refill,
         )
-        self._train([*teacher, *refill({})], how)  # the teacher's int8 training is still missing
+        self._train([*teacher, *refill({})], batch)  # the teacher's int8 training is still missing
         state.left_out |= {c.id for c in self._update_candidates()}
 
     def _chosen_candidates(self, share: float, probability: float | None = None) -> list[Candidate]:
@@ -368,12 +368,12 @@ class _Finishing:
         distinct = {c.id: c for row in zip_longest(*probable) for c in row if c is not None}
         return [c for c in distinct.values() if c.id not in {*state.finished, *state.left_out}]
 
-    def _posteriors(self, some: Sequence[Candidate]) -> dict[str, CandidatePosteriors]:
+    def _posteriors(self, candidates: Sequence[Candidate]) -> dict[str, CandidatePosteriors]:
         parts, done = self._contexts[0].parts, self._state.finished
         space, lower = parts.space, parts.networks.lower
         return {
             s.target: front_probability.candidate_posteriors(
-                space, some, self._views[s.target], done, lower
+                space, candidates, self._views[s.target], done, lower
             )
             for s in self._contexts
         }
@@ -384,5 +384,5 @@ def _needed_networks(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[
     config = state.finisher.parts.config.finish
     for known in state.known.values():
         if not known.on_front.keys() & state.finished.keys():
-            some = known.most_probable(config.probability, config.min_candidates)
-            yield (least(some, state.finisher) if is_limited else some[0]).genotype
+            probable = known.most_probable(config.probability, config.min_candidates)
+            yield (least(probable, state.finisher) if is_limited else probable[0]).genotype

@@ -60,11 +60,11 @@ class NotFinetuned:
         """
         if not self.ids:
             return []
-        again = shlex.join(["hwnas", "resume", str(run), self.option])
+        command = shlex.join(["hwnas", "resume", str(run), self.option])
         name = self.option.partition("=")[0]
         return [
             f"{len(self.ids)} more may be on the front (finish.probability={probability:g}), but "
-            f"were not fine-tuned because of {name}. To continue: {again}"
+            f"were not fine-tuned because of {name}. To continue: {command}"
         ]
 
 

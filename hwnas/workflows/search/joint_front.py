@@ -121,11 +121,13 @@ def _confusions(
 ) -> dict[str, Confusion]:
     result: dict[str, Confusion] = {}
     for name in (member.candidate.id for member in members):
-        each = {target: parts[name].confusion for target, parts in by_target.items()}
-        first, *others = each.values()
+        confusions = {target: parts[name].confusion for target, parts in by_target.items()}
+        first, *others = confusions.values()
         if all(other == first for other in others):
-            each = {"": first}
-        result |= {f"{name} on {t}" if t else name: c for t, c in each.items() if c is not None}
+            confusions = {"": first}
+        result |= {
+            f"{name} on {t}" if t else name: c for t, c in confusions.items() if c is not None
+        }
     return result
 
 

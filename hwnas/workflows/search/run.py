@@ -47,7 +47,12 @@ from hwnas.workflows.search.time_plan import Planner
 if TYPE_CHECKING:
     from hwnas.workflows.search.baseline import Baseline
 
-_KEPT = ("finishing_s", "finishing_epochs", "finishing", "elapsed_s")  # when a run is resumed
+_EARLIER_KEYS = (
+    "finishing_s",
+    "finishing_epochs",
+    "finishing",
+    "elapsed_s",
+)  # when a run is resumed
 _RECORDED = ("hwnas", "torch", "optuna", "onnx", "numpy", "datasets", "moocore")
 
 
@@ -112,7 +117,7 @@ def _search(
     folder: RunFolder,
     earlier: Row,
     reporter: Reporter,
-    own: CustomComponents | None,
+    custom_components: CustomComponents | None,
 ) -> SearchOutcome:
     """Search with the current time plan, verify the front and write everything into the folder.
 
@@ -122,7 +127,9 @@ def _search(
     shared = planner.configs[0].study.storage is not None
     with contextlib.ExitStack() as stack:
         with reporter.timed("Load data"):
-            opened = context.open_contexts(planner.configs, reporter, own, planner.data, planner)
+            opened = context.open_contexts(
+                planner.configs, reporter, custom_components, planner.data, planner
+            )
             contexts = stack.enter_context(opened)
         if planner.is_first:
             _check(contexts, reporter)
@@ -183,9 +190,9 @@ def _search(
 def _check(contexts: Sequence[TargetContext], reporter: Reporter) -> None:
     """Report how data and devices were read, and check training options."""
     reporter.say(_data_messages(contexts[0].parts.data))
-    for each in contexts:
-        if each.device is not None:
-            reporter.say(each.device.notes([m.name for m in each.parts.space.members]))
+    for target in contexts:
+        if target.device is not None:
+            reporter.say(target.device.notes([m.name for m in target.parts.space.members]))
     for setup in contexts[0].parts.setups.values():
         setup.check()
 
@@ -198,12 +205,12 @@ def _resume_hint(path: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if not (path / "manifest.json").exists():
             raise
-        again = f"hwnas resume {shlex.quote(str(path))}"
-        raise KeyboardInterrupt(f"Nothing is lost. Continue with:\n  {again}") from None
+        command = f"hwnas resume {shlex.quote(str(path))}"
+        raise KeyboardInterrupt(f"Nothing is lost. Continue with:\n  {command}") from None
 
 
 def _baselines(contexts: Sequence[TargetContext]) -> "dict[str, Baseline]":
-    if not any(each.config.baseline for each in contexts):
+    if not any(target.config.baseline for target in contexts):
         return {}
     from hwnas.workflows.search.baseline import read_baselines
 
@@ -244,18 +251,18 @@ def _remove_damaged(folder: RunFolder, earlier: Row, supernets: Path) -> list[st
     """
     remade: dict[str, list[str]] = {}
     for name, problem in damaged_files(folder.path, earlier.get("files", {})).items():
-        path, what = folder.path / name, "It is written again."
+        path, remedy = folder.path / name, "It is written again."
         if path.parent.name == "models":
-            what = "Its network is verified again."
+            remedy = "Its network is verified again."
             genotype_id = path.name.partition(".")[0].partition("_")[0]
             path.with_name(f"{genotype_id}.json").unlink(missing_ok=True)
         elif path.parent.parent.name == WEIGHTS:
-            what = "Its network is trained again if it is needed."
+            remedy = "Its network is trained again if it is needed."
             shared = supernets / path.parent.name / path.name
             if path.is_file() and shared.is_file() and shared.samefile(path):
                 shared.unlink()
             path.unlink(missing_ok=True)
-        remade.setdefault(f"{problem}. {what}", []).append(name)
+        remade.setdefault(f"{problem}. {remedy}", []).append(name)
     return [
         f"{names[0]}{f' (and {n} more)' if (n := len(names) - 1) else ''} {problem}"
         for problem, names in remade.items()
@@ -282,7 +289,7 @@ def _manifest(
     versions = {name: backends.version(name) for name in _RECORDED} | decisive
     return {
         **initial_manifest("search", arguments, earlier, parts.config),
-        **{name: earlier[name] for name in _KEPT if name in earlier},
+        **{name: earlier[name] for name in _EARLIER_KEYS if name in earlier},
         "seed": parts.config.seed,
         "digests": digests,
         **({} if supernet is None else {"checkpoint": supernet}),
@@ -300,7 +307,7 @@ def _manifest(
             name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")
         },
         **_targets(contexts),
-        **({"own": own} if (own := contexts[0].own.named) else {}),
+        **({"own": names} if (names := contexts[0].own.named) else {}),
     }
 
 

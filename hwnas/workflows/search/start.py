@@ -18,7 +18,7 @@ from hwnas.workflows.config.search import MAX_TRIALS, fidelities_within
 from hwnas.workflows.search.context import TargetContext
 
 _LARGER_SPACES = {"mbconv_96": 96, "mbconv_224": 224}  #: largest resolutions, in pixels
-_MOST = 0.99  # largest fraction of lost pixels that is printed
+_MAX_LOST = 0.99  # largest fraction of lost pixels that is printed
 _MANY_PIXELS = 0.5  # fraction of lost pixels beyond which a message warns
 
 
@@ -81,7 +81,7 @@ def _data(parts: SearchComponents) -> Iterator[str]:
     n_lost = sum(n * max(0, w * h - largest**2) for (w, h), n in sizes.items())
     lost = n_lost / sum(n * w * h for (w, h), n in sizes.items())
     if lost > _MANY_PIXELS:
-        share = f"{lost:.0%}" if lost <= _MOST else f"More than {_MOST:.0%}"
+        share = f"{lost:.0%}" if lost <= _MAX_LOST else f"More than {_MAX_LOST:.0%}"
         yield f"! {share} of the pixels are lost. {_larger_space(sizes, largest)}"
 
 
@@ -119,11 +119,11 @@ def _given_limits(arguments: Sequence[str], target: str) -> set[str]:
     return {key.removeprefix("budget.") for key in keys if key.startswith("budget.")}
 
 
-def _budget(budget: Budget, given: set[str]) -> str:
+def _budget(budget: Budget, chosen: set[str]) -> str:
     """Return the limits as text, and where those that were not given come from."""
     limits = ", ".join(limit_words(name, value) for name, value in budget.limits.items())
-    others = [metric_of(name).label for name in budget.limits if name not in given]
-    named = [metric_of(name).label for name in budget.limits if name in given]
+    others = [metric_of(name).label for name in budget.limits if name not in chosen]
+    named = [metric_of(name).label for name in budget.limits if name in chosen]
     if not limits:
         return "none"
     if not named:

@@ -367,8 +367,8 @@ class Planner:
             f"late for minutes={minutes:g}"
         )
         if self._earlier or self.configs[0].study.storage is not None:
-            again = shlex.join(["hwnas", "resume", str(run), f"minutes={2 * (minutes or 0):g}"])
-            raise RunError(f"{late}. Nothing is lost. To continue: {again}")
+            command = shlex.join(["hwnas", "resume", str(run), f"minutes={2 * (minutes or 0):g}"])
+            raise RunError(f"{late}. Nothing is lost. To continue: {command}")
         self.is_first = False
         return f"{late}: it starts again with a shorter schedule."
 

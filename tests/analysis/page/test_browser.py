@@ -116,11 +116,11 @@ def test_hover_shows_figures_and_choices(single_page: OpenedPage) -> None:
     canvas = single_page.tab.locator(".plot .canvas").first
     single_page.tab.mouse.move(*single_page.position(canvas, 6))
     text = " ".join(single_page.tab.locator(".tooltip").inner_text().split())
-    for words in (
+    for expected in (
         "trial 6", "searched verified accuracy 80.00% (79.00% to 81.00%) [measured] 79.00% (78",
         "latency 7 ms (6.3 to 7.7) [modelled] 7.01 ms", "on the front", "width = 8", "kernel = 3x3",
     ):  # fmt: skip
-        assert words in text
+        assert expected in text
 
 
 def test_click_and_box_select_networks(single_page: OpenedPage) -> None:

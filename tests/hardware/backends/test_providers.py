@@ -219,8 +219,8 @@ def test_versions_list_all_packages_of_module(
     assert provenance(CPU, Remote())["versions"] == {"onnxruntime": versions}
 
 
-def _runner(of: Target) -> str:
-    return runners({"model.fp32.onnx", "model.int8.onnx"}, ClassificationTask(("a", "b")), of)[
+def _runner(device: Target) -> str:
+    return runners({"model.fp32.onnx", "model.int8.onnx"}, ClassificationTask(("a", "b")), device)[
         "run_onnx.py"
     ]
 

@@ -75,10 +75,10 @@ def _register_backend(monkeypatch: pytest.MonkeyPatch, name: str, value: str) ->
 def _hide_module(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     find = importlib.util.find_spec
 
-    def found(name: str, package: str | None = None) -> ModuleSpec | None:
+    def find_other(name: str, package: str | None = None) -> ModuleSpec | None:
         return None if name == module else find(name, package)
 
-    monkeypatch.setattr(importlib.util, "find_spec", found)
+    monkeypatch.setattr(importlib.util, "find_spec", find_other)
 
 
 def test_backends_match_entry_points() -> None:
@@ -176,14 +176,14 @@ def test_backend_names_occur_only_in_their_folder() -> None:
     assert len(names) >= 3
     result = []
     for path in sorted(ROOT.rglob("*.py")):
-        where = path.relative_to(ROOT).parts
-        own_backend = where[2] if where[1:2] == ("backends",) and len(where) > 3 else ""
+        parts = path.relative_to(ROOT).parts
+        own_backend = parts[2] if parts[1:2] == ("backends",) and len(parts) > 3 else ""
         for text in _texts(path):
             result += [
                 f"{path}: {name} in {text!r}"
                 for name in names - {own_backend}
                 if name in text.lower()
-                and ("/".join(where[2:]) if own_backend else where[-1], name) not in _EXEMPT
+                and ("/".join(parts[2:]) if own_backend else parts[-1], name) not in _EXEMPT
             ]
     assert result == []
 

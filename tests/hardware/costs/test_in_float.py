@@ -34,8 +34,8 @@ def space(tiny: SearchSpace) -> SearchSpace:
 
 
 def _genotype(space: SearchSpace, dtype: str) -> Genotype:
-    some = {name: options[0] for name, options in space.choices.items()}
-    return space.genotype({**some, "precision": dtype})
+    assignment = {name: options[0] for name, options in space.choices.items()}
+    return space.genotype({**assignment, "precision": dtype})
 
 
 def _model(

@@ -233,9 +233,9 @@ def test_layers_sum_up_and_have_bounds(small: SearchSpace, task: Signature, npu:
 def test_cached_weights_are_not_read_again(small: SearchSpace, task: Signature) -> None:
     assert CPU.roofline is not None
     stays = _model(CPU, small, task).cost(small.largest())
-    read = dataclasses.replace(CPU.roofline, weights_stay=False)
+    uncached = dataclasses.replace(CPU.roofline, weights_stay=False)
     tight = dataclasses.replace(CPU.roofline, on_chip_kib=512)
-    for roofline in (read, tight):
+    for roofline in (uncached, tight):
         device = dataclasses.replace(CPU, roofline=roofline)
         cost = _model(device, small, task).cost(small.largest())
         assert cost.figures["latency_ms"].value > stays.figures["latency_ms"].value
@@ -253,8 +253,8 @@ def test_throughput_uses_batch_of_network(small: SearchSpace, task: Signature) -
     family, assumed = families.get(small.family), CPU.roofline
     assert assumed is not None
     plain = family.lower(small, small.smallest(), task)
-    whole = fused_graph(dataclasses.replace(plain, batch=8), CPU)
-    figures = network_cost(whole, CPU, assumed).figures
+    graph = fused_graph(dataclasses.replace(plain, batch=8), CPU)
+    figures = network_cost(graph, CPU, assumed).figures
     assert figures["throughput_ips"].value == pytest.approx(8e3 / figures["latency_ms"].value)
     assert "throughput_ips" not in network_cost(fused_graph(plain, CPU), CPU, assumed).figures
 

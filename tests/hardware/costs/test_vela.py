@@ -204,8 +204,8 @@ def test_invalid_vela_settings_are_refused(
 def _with_own_system(base: Target, file: Path, text: str, name: str) -> Target:
     file.write_text(text)
     settings = base.section(VelaSettings)
-    own = dataclasses.replace(settings, config=str(file), system_config=name)
-    return with_settings(dataclasses.replace(base, clock_mhz=400), own)
+    vela_settings = dataclasses.replace(settings, config=str(file), system_config=name)
+    return with_settings(dataclasses.replace(base, clock_mhz=400), vela_settings)
 
 
 def test_own_system_inherits_from_a_shipped_one(
@@ -216,10 +216,10 @@ def test_own_system_inherits_from_a_shipped_one(
         check_target(dataclasses.replace(npu, clock_mhz=400))
     text = "\n".join(re.findall("'([^']+)'", str(error.value).partition("three lines")[2]))
     name = str(error.value).partition("vela.system_config=")[2].partition(". ")[0]
-    own = _with_own_system(npu, tmp_path / "my.ini", text, name)
-    check_tools(own, None)
-    check_target(own)
-    cycles, slower = (compiler.estimate(lowered, each).details["cycles"] for each in (npu, own))
+    custom = _with_own_system(npu, tmp_path / "my.ini", text, name)
+    check_tools(custom, None)
+    check_target(custom)
+    cycles, slower = (compiler.estimate(lowered, t).details["cycles"] for t in (npu, custom))
     assert slower == cycles  # bandwidths are fractions of the clock
 
 
@@ -246,9 +246,9 @@ def test_system_with_the_bus_of_another_series_is_refused(
 def test_lines_that_vela_misreads_are_refused(
     npu: Target, tmp_path: Path, text: str, line: str
 ) -> None:
-    own = _with_own_system(npu, tmp_path / "my.ini", text, "Ethos_U55_M")
+    custom = _with_own_system(npu, tmp_path / "my.ini", text, "Ethos_U55_M")
     with pytest.raises(ConfigError, match=f"misreads the line '{line}'"):
-        check_tools(own, None)
+        check_tools(custom, None)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -152,9 +152,9 @@ def test_network_in_two_files_is_repeated_measurement(
     paths = write_files(tmp_path, first=first, second=second)
     measurements_read = measurements.read_measurements(paths, tiny, FACTS, 0.03)
     assert [*measurements_read.ms.values()] == [pytest.approx(2.01), pytest.approx(3.0)]
-    where = f"{paths[0]} line 2, {paths[1]} line 2"
+    lines = f"{paths[0]} line 2, {paths[1]} line 2"
     assert measurements_read.left_out == [
-        f"network {genotypes[0].id} ({where}): the two fastest passes differ by 50.0%, 3.0% allowed"
+        f"network {genotypes[0].id} ({lines}): the two fastest passes differ by 50.0%, 3.0% allowed"
     ]
 
 

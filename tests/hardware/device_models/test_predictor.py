@@ -173,7 +173,7 @@ def test_device_file_round_trips(
     assert device_file.load_device_file(path).latency(networks[300]) == result.latency(
         networks[300]
     )
-    for damaged, words in (
+    for damaged, message in (
         (content[:100], "not JSON"),
         (
             content.replace('"format": 1', '"format": 2'),
@@ -186,7 +186,7 @@ def test_device_file_round_trips(
         (content.replace('"ms": [', '"ms": [1.0, '), "latencies of"),
     ):
         path.write_text(damaged)
-        with pytest.raises(TableError, match=f"cannot be read: .*{words}"):
+        with pytest.raises(TableError, match=f"cannot be read: .*{message}"):
             device_file.load_device_file(path)
 
 

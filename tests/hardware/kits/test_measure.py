@@ -86,9 +86,9 @@ def test_kit_is_measured_resumed_and_read(
     assert len({row["network"] for row in rows}) == 8
     assert measure(kit, "command", tool).returncode == 0
     assert len((kit / "results.csv").read_text().splitlines()) == len(rows) + 1  # nothing to do
-    where = f"target.offline.file={tmp_path / 'device.json'}"
+    option = f"target.offline.file={tmp_path / 'device.json'}"
     capsys.readouterr()
-    assert run(["profile", *TARGET, f"measured={kit / 'results.csv'}", where]) == 0
+    assert run(["profile", *TARGET, f"measured={kit / 'results.csv'}", option]) == 0
     assert "8 networks in" in " ".join(capsys.readouterr().out.split())
     assert json.loads((tmp_path / "device.json").read_text())["setting"] == "float32-1t-b1"
 
@@ -140,9 +140,9 @@ def test_results_of_another_device_are_not_continued(
     assert measure(kit, *QUICK).returncode == 0
     before = (kit / "results.csv").read_text()
     (row, *_) = csv.DictReader(before.splitlines())
-    again = measure(kit, *QUICK, "--machine", "another").stderr
-    assert f"has machine '{row['machine']}', not 'another'" in again
-    assert f"--machine '{row['machine']}' if it is the same" in again
+    message = measure(kit, *QUICK, "--machine", "another").stderr
+    assert f"has machine '{row['machine']}', not 'another'" in message
+    assert f"--machine '{row['machine']}' if it is the same" in message
     assert "has provider" in measure(kit, "command", "sh -c 'echo 2.0' {file}").stderr
     assert "has tool '', not 'x'" in measure(kit, *QUICK, "--tool", "x").stderr
     about = json.loads((kit / "kit.json").read_text())
@@ -162,9 +162,9 @@ def test_interrupted_results_of_older_script_are_continued(kit: Path) -> None:
     results = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
     assert None not in results[-1]
     assert [row["network"] for row in results if not row["time"]] == rows[9][:1]
-    whole = [row["network"] for row in results if row["time"]]
-    assert all(whole.count(network) >= 3 for network in {*whole})
-    assert len({*whole}) == 8
+    measured = [row["network"] for row in results if row["time"]]
+    assert all(measured.count(network) >= 3 for network in {*measured})
+    assert len({*measured}) == 8
 
 
 def test_phone_is_identified_by_model_and_serial_number(
@@ -212,13 +212,13 @@ def test_next_command_has_options_of_kit(
 
 def own_results(path: Path, name: str, n: int, scale: float = 1.0) -> Path:
     """Write a CSV of results of some networks of a space."""
-    where, rng, results = (
+    search_space, rng, results = (
         space.load_space(space.find(name)),
         random.Random(0),
         dict[str, Genotype](),
     )
     while len(results) < n:
-        genotype = where.sample(rng)
+        genotype = search_space.sample(rng)
         results[genotype.id] = genotype
     path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as file:
@@ -241,8 +241,8 @@ def test_device_file_keeps_measured_spaces(
 
     def read(spaces: str, *files: Path) -> str:
         measured = f"measured=[{','.join(map(str, files))}]"
-        where = f"target.offline.file={device}"
-        code = run(["profile", TARGET[0], f"search_space={spaces}", measured, where])
+        option = f"target.offline.file={device}"
+        code = run(["profile", TARGET[0], f"search_space={spaces}", measured, option])
         out, err = capsys.readouterr()
         assert code == (2 if err else 0)
         return " ".join((out + err).split())
@@ -257,8 +257,8 @@ def test_device_file_keeps_measured_spaces(
     assert f"9 networks in {device}" in read("[tiny,resnet_small]", first, second)
     assert json.loads(device.read_text())["spaces"] == ["tiny", "resnet_small"]
     fewer = own_results(tmp_path / "a" / "results.csv", "tiny", 3)
-    words = read("[tiny,resnet_small]", fewer, second)
-    assert f"Left out: 2 networks that {device} had before" in words
+    output = read("[tiny,resnet_small]", fewer, second)
+    assert f"Left out: 2 networks that {device} had before" in output
 
 
 def test_device_file_of_another_device_is_not_overwritten(

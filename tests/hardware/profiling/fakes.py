@@ -123,8 +123,8 @@ class FakeWorker:
         self.networks.append((lowered, plans))
         return self._next(lowered, self.device.network(lowered))
 
-    def _next(self, what: Any, ms: float) -> Timing:
-        return self.script[what].pop(0) if self.script.get(what) else timing(ms)
+    def _next(self, key: Any, ms: float) -> Timing:
+        return self.script[key].pop(0) if self.script.get(key) else timing(ms)
 
 
 class FakePool:

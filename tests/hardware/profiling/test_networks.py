@@ -126,11 +126,11 @@ def test_resumed_profile_keeps_measured_networks(
     wholes = measure_networks(loaded, profiled.graphs(genotypes), pool(worker), NullProgress())
     assert len(worker.networks) == 20  # two passes each in total
     assert [whole.measured.n_passes for whole in wholes] == [2] * 10
-    again = measure_networks(
+    resumed = measure_networks(
         load_table(table.path), profiled.graphs(genotypes), pool(worker), NullProgress()
     )
     assert len(worker.networks) == 20
-    assert [w.timing.median_ms for w in again] == pytest.approx(
+    assert [w.timing.median_ms for w in resumed] == pytest.approx(
         [w.timing.median_ms for w in wholes], rel=1e-6
     )
 
@@ -177,7 +177,11 @@ def test_prediction_error_matches_hand_computation() -> None:
         MeasuredNetwork(genotype, known, m, RepeatedMeasurement(t), "")
         for known, m, t in zip(features, (10.0, 20.0, 30.0, 40.0), measured, strict=True)
     ]
-    result = prediction_error(calibration, wholes, [calibration.predict(each) for each in features])
+    result = prediction_error(
+        calibration,
+        wholes,
+        [calibration.predict(network_features) for network_features in features],
+    )
     ratios = [2 / 2, 4 / 4.16, 6 / 5.6, 8 / 10]
     errors = [ratio - 1 for ratio in ratios]
     assert result["n"] == 4

@@ -46,8 +46,8 @@ def test_operators_have_latency_and_plan(table: LatencyTable, ops: tuple[OpSpec,
 def test_second_profile_measures_nothing(table: LatencyTable, ops: tuple[OpSpec, ...]) -> None:
     measure_operators(table, ops, pool(FakeWorker()), EFFORT, NullProgress())
     before = (table.path / "operators.csv").read_bytes()
-    again, worker = load_table(table.path), FakeWorker()
-    assert measure_operators(again, ops, pool(worker), EFFORT, NullProgress()) == {}
+    reloaded, worker = load_table(table.path), FakeWorker()
+    assert measure_operators(reloaded, ops, pool(worker), EFFORT, NullProgress()) == {}
     assert worker.tuned == worker.timed == []
     assert (table.path / "operators.csv").read_bytes() == before
 

@@ -105,22 +105,22 @@ def test_held_out_error_matches_error_on_new_networks(
             return super().operator(op) * math.exp(0.5 * random.Random(str(op)).gauss(0, 1))
 
     device = Odd(operator_ms=1e-4)
-    _, begun = _begin(table, device, [profiled], MeasurementEffort(32, 4, share=0.01))
+    _, initial = _begin(table, device, [profiled], MeasurementEffort(32, 4, share=0.01))
     errors, inside = _errors(table, profiled, device)
     reported = table.calibration[profiled.space.name]["error"]["table"]
     assert reported["mape"] > 0.5 * errors.mean() > 0.02
     assert inside >= 0.85
-    assert begun is not None
-    assert begun.share == pytest.approx(reported["within_5"])
+    assert initial is not None
+    assert initial.share == pytest.approx(reported["within_5"])
 
 
 @pytest.mark.slow
 def test_networks_are_added_until_coverage_suffices(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
-    _, begun = _begin(table, Device(noise=0.2), [profiled], MeasurementEffort(12, 4, long_s=1e6))
-    assert begun is not None
-    assert len(begun.wholes) == 48
+    _, initial = _begin(table, Device(noise=0.2), [profiled], MeasurementEffort(12, 4, long_s=1e6))
+    assert initial is not None
+    assert len(initial.wholes) == 48
     assert len(table.networks) == 48
 
 
@@ -152,15 +152,15 @@ def test_several_spaces_share_measurements(
     table: LatencyTable, profiled: ProfiledSpace, tiny: SearchSpace, task: Signature
 ) -> None:
     both, device = [profiled, subject(tiny, task)], Device({"depthwise": 1.6}, operator_ms=1e-4)
-    _, begun = _begin(table, device, both)
-    assert begun is not None
-    assert len(begun.wholes) == 16
-    known = [table.calibration[each.space.name] for each in both]
+    _, initial = _begin(table, device, both)
+    assert initial is not None
+    assert len(initial.wholes) == 16
+    known = [table.calibration[member.space.name] for member in both]
     assert known[0] == known[1]
-    for each in both:
-        errors, _ = _errors(table, each, device)
+    for member in both:
+        errors, _ = _errors(table, member, device)
         assert np.mean(errors <= 0.05) >= 0.85
-        assert sum(row["search_space"] == each.space.name for row in table.networks) == 8
+        assert sum(row["search_space"] == member.space.name for row in table.networks) == 8
 
 
 def test_reused_plans_are_not_tuned(table: LatencyTable, profiled: ProfiledSpace) -> None:
@@ -177,8 +177,8 @@ def test_space_lacking_few_operators_keeps_calibration(
     table.entries = {op: OperatorEntry("p", timing(Device().operator(op))) for op in ops[7:]}
     known = {"coefficients": {}, "unit": "ms"}
     table.calibration[profiled.space.name] = known
-    worker, begun = _begin(table, Device(), [profiled])
-    assert begun is None
+    worker, initial = _begin(table, Device(), [profiled])
+    assert initial is None
     assert set(worker.tuned) == {*ops[:7]}
     assert worker.networks == []
     assert table.calibration[profiled.space.name] is known
@@ -203,9 +203,9 @@ def test_uncompilable_operator_is_reported(table: LatencyTable, profiled: Profil
 def test_too_few_networks_are_refused(
     table: LatencyTable, task: Signature, tiny: SearchSpace
 ) -> None:
-    one = SearchSpace("one", tiny.family, {}, {**tiny.values(tiny.smallest())})
+    space = SearchSpace("one", tiny.family, {}, {**tiny.values(tiny.smallest())})
     with pytest.raises(TableError, match=r"1 of search space 'one'; 10 or more .* cost=measured"):
-        _begin(table, Device(), [subject(one, task)])
+        _begin(table, Device(), [subject(space, task)])
 
 
 def test_intervals_of_operators_have_nominal_coverage(profiled: ProfiledSpace) -> None:
@@ -230,8 +230,8 @@ def test_unsampled_operator_is_predicted(table: LatencyTable, profiled: Profiled
     net = next(net for net in nets if rare in {node.op for node in net})
     result = model.latency(net, profiled.space.name).value
     table.entries[rare] = OperatorEntry(PREDICTED, timing(predicted_ms))
-    whole = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
-    assert result == pytest.approx(whole.latency(net, profiled.space.name).value, rel=1e-3)
+    cost_model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
+    assert result == pytest.approx(cost_model.latency(net, profiled.space.name).value, rel=1e-3)
 
 
 def test_prediction_depends_only_on_operators_in_digest(

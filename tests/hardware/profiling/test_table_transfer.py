@@ -154,8 +154,8 @@ def test_spaces_transferred_together_are_predicted(
         MeasurementEffort(16, 4),
         NullProgress(),
     )
-    for each in both:
-        errors = _errors(table, each, device)
+    for member in both:
+        errors = _errors(table, member, device)
         assert np.mean(errors <= 0.05) >= 0.9
         assert errors.max() < 0.1
 
@@ -185,7 +185,7 @@ def test_transferred_space_stays_known_with_later_space(
 
     assert fill([profiled]) == [profiled]
     assert fill(both) == both
-    TableCostModel(table, CPU, profiled.lower, [each.space.name for each in both], "")
+    TableCostModel(table, CPU, profiled.lower, [member.space.name for member in both], "")
     assert device_module._spaces_to_measure(table, both, seed=0) == []
 
 

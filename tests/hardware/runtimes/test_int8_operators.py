@@ -125,10 +125,10 @@ def _quantised(op: OpSpec) -> tuple[QuantisedOp, list[QuantisationScale], list[A
         steps = rng.uniform(0.5, 1.5, n).astype(np.float32) / np.sqrt(weight[0].size) / 64
         bias = rng.integers(-9000, 9000, op.out_shape[0])
         weights = QuantisedWeights(weight.astype(np.int8), steps, bias.astype(np.int32))
-        each = np.broadcast_to(steps.astype(float), op.out_shape[0])
+        channel_steps = np.broadcast_to(steps.astype(float), op.out_shape[0])
         parameters = [
-            torch.from_numpy(weight * each.reshape(-1, *[1] * (weight.ndim - 1))),
-            torch.from_numpy(bias * each * sources[0].scale),
+            torch.from_numpy(weight * channel_steps.reshape(-1, *[1] * (weight.ndim - 1))),
+            torch.from_numpy(bias * channel_steps * sources[0].scale),
         ]
     plain = replace(op, kind="+".join(w for w in op.kind.split("+") if w != "hardsigmoid"))
     expected = reference.operator(plain, real, parameters).numpy()
@@ -143,13 +143,13 @@ def _quantised(op: OpSpec) -> tuple[QuantisedOp, list[QuantisationScale], list[A
     return result, sources, inputs, expected / out.scale + out.zero_point
 
 
-def _memory(x: Any, found: Buffer) -> NDArray[Any]:
+def _memory(x: Any, buffer: Buffer) -> NDArray[Any]:
     """Return int8 values ``(N, C, H, W)`` in memory layout, with junk in padded channels."""
     n, c, h, w = x.shape
-    memory = np.full((n, h, w, found.shape[-1]), 77, found.dtype)
-    shift = 128 if found.dtype == "uint8" else 0
-    memory[..., :c] = (np.moveaxis(x, 1, -1) + shift).astype(found.dtype)
-    return memory.reshape(found.shape)
+    memory = np.full((n, h, w, buffer.shape[-1]), 77, buffer.dtype)
+    shift = 128 if buffer.dtype == "uint8" else 0
+    memory[..., :c] = (np.moveaxis(x, 1, -1) + shift).astype(buffer.dtype)
+    return memory.reshape(buffer.shape)
 
 
 def _arguments(compiler: Compiler, op: OpSpec) -> tuple[list[NDArray[Any]], Any]:
@@ -262,14 +262,14 @@ def test_operators_run_on_two_threads(best: Target) -> None:
 def test_network_with_sums_matches_onnx_file(best: Target, tmp_path: Path) -> None:
     """Fused operators skip a rounding: outputs differ by a few steps."""
     torch.manual_seed(0)
-    where, signature = spaces.load_space(spaces.find("resnet_small")), Signature(1, 10)
-    family, genotype = families.get(where.family), where.smallest()
-    side = family.resolution(where, genotype)
-    module = family.build(where, genotype, signature)
+    space, signature = spaces.load_space(spaces.find("resnet_small")), Signature(1, 10)
+    family, genotype = families.get(space.family), space.smallest()
+    side = family.resolution(space, genotype)
+    module = family.build(space, genotype, signature)
     images = torch.randn(20, 1, side, side)
     module.train()(images)
     network = fold_batch_norm(module.eval())
-    lowered = family.lower(where, genotype, signature)
+    lowered = family.lower(space, genotype, signature)
     int8 = quantise(network, lowered, images)
     fused = fused_graph(lowered, best)
     assert any("add" in node.op.fused for node in fused)

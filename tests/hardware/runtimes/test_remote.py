@@ -106,10 +106,10 @@ def test_remote_outputs_are_equal_to_local_ones(lab: Lab, connect: Open, tmp_pat
 def test_remote_operator_matches_and_leaves_no_file(lab: Lab, connect: Open) -> None:
     outputs = []
     device = connect(lab.remote())
-    for where in (connect(Remote()), device):
-        module, name, arguments = _operator(where)
-        where.call(module, name, arguments)
-        outputs.append(where.array(arguments[-1]))
+    for connection in (connect(Remote()), device):
+        module, name, arguments = _operator(connection)
+        connection.call(module, name, arguments)
+        outputs.append(connection.array(arguments[-1]))
     np.testing.assert_array_equal(outputs[0], outputs[1])
     folder = device._connection.session.get_function("tvm.rpc.server.workpath")(".")
     assert list(Path(folder).iterdir()) == []

@@ -18,9 +18,9 @@ def vit() -> SearchSpace:
     return spaces.load_space(spaces.find("vit_small"))
 
 
-def _lower(found: SearchSpace) -> Callable[[Genotype], Graph]:
-    family = families.get(found.family)
-    return lambda genotype: family.lower(found, genotype, TASK)
+def _lower(space: SearchSpace) -> Callable[[Genotype], Graph]:
+    family = families.get(space.family)
+    return lambda genotype: family.lower(space, genotype, TASK)
 
 
 def _int8_cpu() -> Target:

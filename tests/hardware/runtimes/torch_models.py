@@ -195,8 +195,8 @@ MODELS = {
 def model(name: str) -> nn.Module:
     """Return a network in eval mode, with statistics in its batch norms."""
     torch.manual_seed(0)
-    made = MODELS[name]()
-    for module in made.modules():
+    network = MODELS[name]()
+    for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.bias, std=0.2)
@@ -204,4 +204,4 @@ def model(name: str) -> nn.Module:
             assert module.running_var is not None
             nn.init.normal_(module.running_mean, std=0.2)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
-    return made.eval()
+    return network.eval()

@@ -92,7 +92,7 @@ def test_network_without_active_exit_is_unchanged(small: SearchSpace, task: Sign
 def test_position_of_inactive_exit_has_no_effect() -> None:
     space = _resnet()
     drawn = {name: options[0] for name, options in space.choices.items()}
-    ids = [space.genotype({**drawn, "exits.0.at": at}).id for at in (0, 1)]
+    ids = [space.genotype({**drawn, "exits.0.at": stage}).id for stage in (0, 1)]
     assert ids[0] == ids[1]
 
 
@@ -147,12 +147,14 @@ def test_tflite_segments_equal_whole_network_exactly(space: SearchSpace, task: S
         [LiteRTSession(write_tflite(int8.subnetwork(part))) for part in segments]
     )
     outputs = row.run(images.numpy())
-    whole = LiteRTSession(write_tflite(int8.subnetwork(without_exits(lowered)))).run(images.numpy())
-    assert np.array_equal(outputs[:, -1], whole)
-    assert np.ptp(whole) > 0
+    expected = LiteRTSession(write_tflite(int8.subnetwork(without_exits(lowered)))).run(
+        images.numpy()
+    )
+    assert np.array_equal(outputs[:, -1], expected)
+    assert np.ptp(expected) > 0
     # One file with all outputs, exits first.
     every = LiteRTSession(write_tflite(int8)).outputs(images.numpy())
-    assert all(np.array_equal(outputs[:, i], each) for i, each in enumerate(every))
+    assert all(np.array_equal(outputs[:, i], output) for i, output in enumerate(every))
     with torch.inference_mode():
         real = network(images, every=True).numpy()
     for i, wanted in enumerate(real):
@@ -171,10 +173,10 @@ def test_onnx_segments_equal_whole_network(space: SearchSpace, task: Signature) 
     images = torch.randn(32, task.in_channels, side, side)
     recalibrate(network, images)
     int8 = quantise(fold_batch_norm(network), lowered, images)
-    whole = write_int8(int8.subnetwork(without_exits(lowered)), any_batch=True)
+    model = write_int8(int8.subnetwork(without_exits(lowered)), any_batch=True)
     row = [OrtSession(write_int8(int8.subnetwork(part))) for part in split_at_exits(lowered)]
     outputs = SequentialSegments(row).run(images.numpy())
-    assert np.array_equal(outputs[:, -1], OrtSession(whole).run(images.numpy()))
+    assert np.array_equal(outputs[:, -1], OrtSession(model).run(images.numpy()))
     weights = weights_of(network, lowered)
     row = [
         OrtSession(write_fp32(fuse(part, "float32"), weights)) for part in split_at_exits(lowered)
@@ -212,9 +214,9 @@ def test_exits_must_be_in_order(small: SearchSpace) -> None:
     with pytest.raises(SpaceError, match="after the stages of earlier exits"):
         families.family_of(swapped)
     last = common_checks.n_stages(space) - 1
-    behind = replace(space, choices={**space.choices, "exits.0.at": (last - 1,)})
+    out_of_order = replace(space, choices={**space.choices, "exits.0.at": (last - 1,)})
     with pytest.raises(SpaceError, match=r"no stage is left .* Remove 'exits\.1\.active' and"):
-        families.family_of(behind)
+        families.family_of(out_of_order)
 
 
 def test_error_for_missing_condition_of_exit_gives_it() -> None:

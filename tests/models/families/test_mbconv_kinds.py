@@ -381,9 +381,9 @@ def _nested(kinds: Sequence[Any], place: str, when: When) -> SearchSpace:
     choices: dict[str, tuple[Option, ...]] = {f"{place}expansion": (1, 2)}
     fixed = {n: v for n, v in _single_network().fixed.items() if n != "kind" and n not in choices}
     fixed |= {"stages.0.depth": 2, "stages.1.kind": "plain"}
-    for where, value in zip(_PLACES, kinds, strict=True):
-        choices |= {f"{where}kind": value} if isinstance(value, tuple) else {}
-        fixed |= {f"{where}kind": value} if isinstance(value, str) else {}
+    for prefix, value in zip(_PLACES, kinds, strict=True):
+        choices |= {f"{prefix}kind": value} if isinstance(value, tuple) else {}
+        fixed |= {f"{prefix}kind": value} if isinstance(value, str) else {}
     return SearchSpace("nested", "mbconv", choices, fixed, when)
 
 
@@ -396,10 +396,12 @@ def _kinds_without_effect(space: SearchSpace, name: str) -> list[Option]:
     for row in product(*space.choices.values()):
         assignment = space.genotype(dict(zip(space.choices, row, strict=True))).to_dict()
         if name in assignment and kind_name in assignment:
-            one, other = (space.genotype({**assignment, name: option}) for option in (1, 2))
+            first, second = (space.genotype({**assignment, name: option}) for option in (1, 2))
             changes = any(
                 a.kind != "plain" and a != b
-                for a, b in zip(*(dimensions(space, g).blocks for g in (one, other)), strict=True)
+                for a, b in zip(
+                    *(dimensions(space, g).blocks for g in (first, second)), strict=True
+                )
             )
             changed[assignment[kind_name]] = changes or changed.get(assignment[kind_name], False)
     return [option for option, changes in changed.items() if not changes]

@@ -117,8 +117,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own_family")
     shutil.copytree(EXAMPLE, folder / "source")  # keeps the checkout free of build files
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    where = ["--target", str(folder / "site"), str(folder / "source")]
-    command = [sys.executable, "-m", "pip", "install", *options, *where]
+    arguments = ["--target", str(folder / "site"), str(folder / "source")]
+    command = [sys.executable, "-m", "pip", "install", *options, *arguments]
     subprocess.run(command, check=True, capture_output=True)
     return folder / "site"
 
@@ -144,12 +144,12 @@ def test_search_with_example_family(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
-    words = ["search", "+target=npu", f"search_space={EXAMPLE / 'plain.yaml'}", *QUICK]
-    assert run(words) == 2
+    arguments = ["search", "+target=npu", f"search_space={EXAMPLE / 'plain.yaml'}", *QUICK]
+    assert run(arguments) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "Unknown family 'plain'. Allowed: mbconv" in line
     monkeypatch.syspath_prepend(str(installed))
-    assert run(words) == 0
+    assert run(arguments) == 0
     assert (tmp_path / "run" / "front.csv").read_text().count("\n") > 1
 
 

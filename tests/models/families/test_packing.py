@@ -76,9 +76,9 @@ def test_option_of_stage_applies_to_its_blocks(tiny: SearchSpace, task: Signatur
 
 def test_bits_of_absent_block_have_no_effect(tiny: SearchSpace) -> None:
     space = _with(tiny, stages_0_blocks_1_bits=(4, 8))
-    some = {name: options[0] for name, options in space.choices.items()}
+    assignment = {name: options[0] for name, options in space.choices.items()}
     name = "stages.0.blocks.1.weight_bits"
-    assert space.genotype({**some, name: 4}).id == space.genotype({**some, name: 8}).id
+    assert space.genotype({**assignment, name: 4}).id == space.genotype({**assignment, name: 8}).id
 
 
 @pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
@@ -140,12 +140,12 @@ def test_vela_needs_less_flash_for_sparse_weights(npu: Target, task: Signature) 
             _lowered(space, task, weight_bits=bits, weight_sparsity=kind)
             for kind in ("dense", "2:4")
         )
-        whole, half = (
+        dense_figures, sparse_figures = (
             compile_tflite(write_tflite(random_int8_network(net)), net, npu).cost.figures
             for net in (dense, sparse)
         )
-        assert half["flash_kib"].value < 0.9 * whole["flash_kib"].value
-        assert half["latency_ms"].value <= whole["latency_ms"].value
+        assert sparse_figures["flash_kib"].value < 0.9 * dense_figures["flash_kib"].value
+        assert sparse_figures["latency_ms"].value <= dense_figures["latency_ms"].value
         assert weight_bytes(sparse) < 0.9 * weight_bytes(dense)
 
 

@@ -73,10 +73,10 @@ def test_float_edges_are_float32(name: str, edges: set[str], task: Signature) ->
 
 
 def test_float_edges_have_no_effect_in_float32(space: SearchSpace) -> None:
-    some = {name: options[0] for name, options in space.choices.items()}
-    ids = {space.genotype({**some, "float_edges": edges}).id for edges in (0, 1)}
+    assignment = {name: options[0] for name, options in space.choices.items()}
+    ids = {space.genotype({**assignment, "float_edges": edges}).id for edges in (0, 1)}
     assert len(ids) == 1
-    in_int8 = {**some, "precision": "int8"}
+    in_int8 = {**assignment, "precision": "int8"}
     genotypes = [space.genotype({**in_int8, "float_edges": edges}) for edges in (0, 1)]
     assert len({genotype.id for genotype in genotypes}) == 2
     for genotype in genotypes:
@@ -146,7 +146,7 @@ def test_float16_target_refuses_choice_of_precision(space: SearchSpace, task: Si
 
 def test_target_of_network_has_its_precision(space: SearchSpace, task: Signature) -> None:
     networks = _networks(ORT, space, task)
-    some = {name: options[0] for name, options in space.choices.items()}
-    in_int8 = space.genotype({**some, "precision": "int8"})
+    assignment = {name: options[0] for name, options in space.choices.items()}
+    in_int8 = space.genotype({**assignment, "precision": "int8"})
     assert networks.target_of(in_int8) == replace(ORT, dtype="int8")
-    assert networks.target_of(space.genotype(some)) == ORT
+    assert networks.target_of(space.genotype(assignment)) == ORT

@@ -114,8 +114,8 @@ def test_fewer_heads_use_the_first_heads() -> None:
     torch.manual_seed(0)
     layer = ElasticPixelLinear((8, 12), parts=3)  # three heads of four channels
     x = torch.randn(2, 8, 3, 3)
-    whole, two = attention(layer(x, 12), 3), attention(layer(x, 8), 2)
-    assert torch.allclose(two, whole[:, :8], atol=1e-6)
+    all_heads, two_heads = attention(layer(x, 12), 3), attention(layer(x, 8), 2)
+    assert torch.allclose(two_heads, all_heads[:, :8], atol=1e-6)
 
 
 def test_attention_matches_definition() -> None:

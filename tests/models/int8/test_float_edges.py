@@ -103,9 +103,9 @@ def test_random_model_counts_float32_weights(task: Signature) -> None:
     assert np.isfinite(outputs).all()
     reals = [op.node.name for op in random_int8_network(graph).ops if op.real is not None]
     assert reals == ["stem", "classifier"]
-    whole = fused_graph(replace(lowered, dtype="int8"), ORT)
+    int8_graph = fused_graph(replace(lowered, dtype="int8"), ORT)
     parameters = sum(n.op.n_params for n in lowered if n.name in reals)
-    extra = weight_bytes(graph) - weight_bytes(whole)
+    extra = weight_bytes(graph) - weight_bytes(int8_graph)
     assert 2 * parameters < extra < 3 * parameters  # four bytes instead of one, no scales
 
 

@@ -49,8 +49,8 @@ def test_rounding_to_grid_is_idempotent(bits: int, by_channel: bool) -> None:
     weight = torch.randn(16, 8, 3, 3, generator=torch.Generator().manual_seed(bits))
     grid = WeightGrid(bits, by_channel)
     rounded = grid.rounded(weight)
-    each = rounded if by_channel else rounded.reshape(1, -1)
-    assert max(len(channel.unique()) for channel in each) <= 2**bits - 1
+    channels = rounded if by_channel else rounded.reshape(1, -1)
+    assert max(len(channel.unique()) for channel in channels) <= 2**bits - 1
     torch.testing.assert_close(grid.rounded(rounded), rounded)
     coarser = WeightGrid(bits - 1, by_channel).rounded(weight)
     assert (rounded - weight).abs().mean() < (coarser - weight).abs().mean()
@@ -70,11 +70,17 @@ def test_vectorised_steps_match_search_per_channel(bits: int, by_channel: bool) 
     assert rounded.stride() == weight.stride()
     rows = weight.flatten(1) if by_channel else weight.reshape(1, -1)
     for row, channel_step in zip(rows, step.tolist(), strict=True):
-        peak, most = float(row.abs().max()), 2 ** (bits - 1) - 1
-        tried = [shrink * peak / most for shrink in (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)]
+        peak, largest = float(row.abs().max()), 2 ** (bits - 1) - 1
+        tried = [shrink * peak / largest for shrink in (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)]
         errors = [
-            float(((row / one).round().clamp(-most, most) * one - row).square().sum()) if one else 0
-            for one in tried
+            float(
+                ((row / candidate).round().clamp(-largest, largest) * candidate - row)
+                .square()
+                .sum()
+            )
+            if candidate
+            else 0
+            for candidate in tried
         ]
         assert channel_step == pytest.approx(tried[int(np.argmin(errors))], rel=1e-6)
 

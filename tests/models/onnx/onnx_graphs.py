@@ -17,7 +17,7 @@ CHANNELS = RNG.standard_normal(8).astype(np.float32)
 
 def graph(nodes: Sequence[Any], opset: int = 17, shape: Any = (1, *X), **constants: Array) -> bytes:
     """Return a model from input ``x`` to output ``y``."""
-    made = helper.make_graph(
+    proto = helper.make_graph(
         nodes,
         "foreign",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
@@ -25,7 +25,7 @@ def graph(nodes: Sequence[Any], opset: int = 17, shape: Any = (1, *X), **constan
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.example", 1)]
-    model = helper.make_model(made, opset_imports=opsets, ir_version=10)
+    model = helper.make_model(proto, opset_imports=opsets, ir_version=10)
     serialised: bytes = model.SerializeToString()
     return serialised
 

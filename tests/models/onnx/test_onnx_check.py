@@ -64,11 +64,12 @@ def test_lowest_opset_is_valid_with_equal_outputs(
     for genotype in (space.smallest(), space.largest(), space.sample(rng)):
         lowered = fused_graph(family.lower(space, genotype, task), device)
         model = onnx_files.random_model(lowered)
-        stamped, words = with_lowest_opset(model)
-        assert words in versions
-        assert words.startswith(f"opset {check_opset(stamped)},")
+        stamped, description = with_lowest_opset(model)
+        assert description in versions
+        assert description.startswith(f"opset {check_opset(stamped)},")
         images = np.random.default_rng(0).standard_normal((1, *lowered[0].op.in_shape))
         before, after = (
-            onnx_files.session(each).run(images.astype(np.float32)) for each in (model, stamped)
+            onnx_files.session(content).run(images.astype(np.float32))
+            for content in (model, stamped)
         )
         assert np.array_equal(before, after)

@@ -65,15 +65,15 @@ def _with_float_edges(lowered: Graph) -> Graph:
 @pytest.mark.parametrize("name", SPACES)
 def test_head_and_tail_equal_whole_network(name: str) -> None:
     lowered = _lowered(name, 2)
-    whole = random_int8_network(lowered)
+    network = random_int8_network(lowered)
     images = np.random.default_rng(0).standard_normal((5, *lowered[0].op.in_shape))
     images = images.astype(np.float32)
-    expected = OrtSession(write_int8(whole)).run(images)
+    expected = OrtSession(write_int8(network)).run(images)
     cuts = [cut for cut in graph.iter_splits(lowered) if cut.shape[1:] != (1, 1)]
     assert cuts
     for cut in cuts:
         head, tail = (
-            write_int8(whole.subnetwork(part), any_batch=True) for part in (cut.head, cut.tail)
+            write_int8(network.subnetwork(part), any_batch=True) for part in (cut.head, cut.tail)
         )
         first = OrtSession(rename_boundary(with_uint8_output(head), is_head=True))
         tensor = first.run(images)

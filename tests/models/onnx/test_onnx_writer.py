@@ -90,8 +90,8 @@ REFERENCES: dict[str, Callable[..., Tensor]] = {
 
 
 def compute(op: OpSpec, inputs: list[Tensor], parameters: list[Tensor]) -> Tensor:
-    read = inputs if op.base in ("add", "mul") else inputs[:1]
-    out = REFERENCES[op.base](op, *read, *parameters)
+    operands = inputs if op.base in ("add", "mul") else inputs[:1]
+    out = REFERENCES[op.base](op, *operands, *parameters)
     for part in op.fused:
         if part == "add":
             out = out + inputs[-1].reshape(out.shape)

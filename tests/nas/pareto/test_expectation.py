@@ -67,9 +67,9 @@ def test_curiosity_alternates_between_proposals() -> None:
     models = [
         _expectation(np.geomspace(0.01, 10, n), np.linspace(0.15, 0.05, n)) for n in range(N, N + 4)
     ]
-    (*three, again) = [model.curiosity for model in models]
+    (*three, fourth) = [model.curiosity for model in models]
     assert len(set(three)) == 3
-    assert again == three[0]
+    assert fourth == three[0]
     # Candidates far from all observations gain more with higher curiosity.
     curious = replace(models[0], curiosity=max(three))
     cautious = replace(models[0], curiosity=min(three))

@@ -215,7 +215,7 @@ def test_summary_features_improve_search_result() -> None:
             study.tell(trial, [accuracy, latency(trial.params)])
         rows = np.array([trial.values for trial in study.trials])
         # The mean accuracy of the front at several limits of latency.
-        within = [rows[rows[:, 1] <= at, 0] for at in (1.2, 2.0, 3.0, 4.0, 5.0, 6.0)]
+        within = [rows[rows[:, 1] <= limit, 0] for limit in (1.2, 2.0, 3.0, 4.0, 5.0, 6.0)]
         return float(np.mean([part.max(initial=0.0) for part in within]))
 
     gains = [

@@ -72,11 +72,11 @@ def test_list_of_arrays_is_refused(tmp_path: Path) -> None:
 
 
 def test_text_targets_may_have_object_dtype(tmp_path: Path) -> None:
-    words = np.array([*"ab"] * (N // 2), dtype=object)
-    assert save_data((IMAGES, words), tmp_path) == save_data((IMAGES, words.tolist()), tmp_path)
-    words[0] = None
+    labels = np.array([*"ab"] * (N // 2), dtype=object)
+    assert save_data((IMAGES, labels), tmp_path) == save_data((IMAGES, labels.tolist()), tmp_path)
+    labels[0] = None
     with pytest.raises(ConfigError, match="dataset: image 0 has no target"):
-        save_data((IMAGES, words), tmp_path)
+        save_data((IMAGES, labels), tmp_path)
 
 
 @pytest.mark.parametrize("data", [(IMAGES[:0], []), []])
@@ -180,7 +180,7 @@ def test_given_test_split_is_kept(tmp_path: Path, data: Callable[[], object]) ->
 
 def test_given_validation_split_is_kept(tmp_path: Path) -> None:
     parts = {"train": slice(20), "val": slice(20, 30), "test": slice(30, N)}
-    path = save_data({name: (IMAGES[at], LABELS[at]) for name, at in parts.items()}, tmp_path)
+    path = save_data({name: (IMAGES[rows], LABELS[rows]) for name, rows in parts.items()}, tmp_path)
     assert sorted(images_of(_load(path).validation)[:, 0, 0, 0].tolist()) == [*range(20, 30)]
 
 

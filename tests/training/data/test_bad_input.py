@@ -317,8 +317,8 @@ def test_command_refuses_invalid_data_in_one_line(
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     (tmp_path / "data").mkdir()
     path = make(tmp_path / "data")
-    words = ["search", "+target=npu", "search_space=tiny", "dataset=images"]
-    assert run([*words, f"dataset.path={path}"]) == 2
+    arguments = ["search", "+target=npu", "search_space=tiny", "dataset=images"]
+    assert run([*arguments, f"dataset.path={path}"]) == 2
     captured = capsys.readouterr()
     assert "Traceback" not in captured.out + captured.err
     assert len(captured.err.strip().splitlines()) == 1

@@ -507,7 +507,7 @@ def _labels(path: Path, names: Sequence[str], form: str) -> ImageData:
         rows = [f"{i}.png,{label}" for i, label in enumerate(labels)]
         (path / "metadata.csv").write_text("\n".join(["file_name,label", *rows]))
         return load_images(path)
-    arrays = np.stack([np.asarray(Image.open(io.BytesIO(each))) for each in content])
+    arrays = np.stack([np.asarray(Image.open(io.BytesIO(encoded))) for encoded in content])
     np.savez(path / "a.npz", images=arrays, targets=np.array(labels))
     return load_images(path / "a.npz")
 

@@ -26,8 +26,8 @@ from tests.training.data.made import load_images, photo, png, write, write_folde
 
 
 def test_digits_splits_are_deterministic(digits: ImageData) -> None:
-    again = load_data(DatasetConfig("digits", validation=0.25), 28, NullProgress())
-    assert digits.digest == again.digest
+    reloaded = load_data(DatasetConfig("digits", validation=0.25), 28, NullProgress())
+    assert digits.digest == reloaded.digest
     assert [len(s) for s in (digits.train, digits.validation, digits.test)] == [1077, 360, 360]
     assert digits.task.n_outputs == 10
 
@@ -57,12 +57,12 @@ def test_prepared_images_are_normalised_and_resized(digits: ImageData) -> None:
 def test_large_splits_are_prepared_in_parts(
     digits: ImageData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (whole,) = digits.batches(digits.train, 20)
+    (batch,) = digits.batches(digits.train, 20)
     monkeypatch.setattr("hwnas.training.data.image_data._MAX_BYTES", 500 * 20 * 20 * 4)
     images, targets = zip(*digits.batches(digits.train, 20), strict=True)
     assert [len(part) for part in images] == [500, 500, 77]
-    assert torch.equal(torch.cat(images), whole[0])
-    assert torch.equal(torch.cat(targets), whole[1])
+    assert torch.equal(torch.cat(images), batch[0])
+    assert torch.equal(torch.cat(targets), batch[1])
 
 
 def test_mean_and_std_are_those_of_all_pixels(digits: ImageData) -> None:
@@ -218,9 +218,9 @@ def test_streamed_images_equal_images_in_memory(tmp_path: Path) -> None:
     photos = [photo(rng, (40, 30)) for _ in range(50)] + [png((20, 50), "RGB")] * 50
     path = write(tmp_path / "x.parquet", photos, ["a", "b", "c", "d"] * 25)
     in_memory, streamed = load_images(path, in_memory=True), load_images(path, in_memory=False)
-    for whole, part in zip(_splits(in_memory), _splits(streamed), strict=True):
-        assert torch.equal(images_of(whole), images_of(part))
-        assert torch.equal(whole.targets, part.targets)
+    for expected, part in zip(_splits(in_memory), _splits(streamed), strict=True):
+        assert torch.equal(images_of(expected), images_of(part))
+        assert torch.equal(expected.targets, part.targets)
     assert (in_memory.mean, in_memory.std) == (streamed.mean, streamed.std)  # fewer than the sample
     batches = list(streamed.batches(streamed.validation, 12, torch.tensor([3, 0])))
     ((images, labels),) = in_memory.batches(in_memory.validation, 12, torch.tensor([3, 0]))

@@ -47,9 +47,9 @@ def test_part_of_batch_is_augmented_like_whole(streamed: StreamedSplit) -> None:
     for split in (IN_MEMORY, streamed):
         index = torch.tensor([3, 1, 0, 2])
         changes = draw_changes(4, split.side, CONFIG, _rng())
-        whole = split.take(index, changes)
+        batch = split.take(index, changes)
         part = split.take(index[2:], changes.at(torch.tensor([2, 3])))
-        assert torch.equal(part.images, whole.images[2:])
+        assert torch.equal(part.images, batch.images[2:])
 
 
 def test_crops_of_streamed_images_cover_whole_image(streamed: StreamedSplit) -> None:
@@ -88,20 +88,20 @@ def test_prefetched_steps_are_ordered_and_deterministic(streamed: StreamedSplit)
     assert not any(thread.name.startswith("ahead") for thread in threading.enumerate())
 
 
-def _counting(made: list[int]) -> Callable[[int], int]:
+def _counting(produced: list[int]) -> Callable[[int], int]:
     def make(step: int) -> int:
-        made.append(step)
+        produced.append(step)
         return step
 
     return make
 
 
 def test_prefetching_is_limited_and_ends_with_iterator(streamed: StreamedSplit) -> None:
-    made: list[int] = []
-    steps = ahead(streamed, _counting(made), range(1000))
+    produced: list[int] = []
+    steps = ahead(streamed, _counting(produced), range(1000))
     assert next(steps) == 0
     steps.close()  # type: ignore[attr-defined]
-    assert len(made) <= 4
+    assert len(produced) <= 4
 
 
 def test_error_of_prefetched_step_is_raised_at_that_step(streamed: StreamedSplit) -> None:
@@ -117,7 +117,7 @@ def test_error_of_prefetched_step_is_raised_at_that_step(streamed: StreamedSplit
 
 
 def test_images_in_memory_are_not_prefetched() -> None:
-    made: list[int] = []
-    steps = ahead(IN_MEMORY, _counting(made), range(1000))
+    produced: list[int] = []
+    steps = ahead(IN_MEMORY, _counting(produced), range(1000))
     assert next(steps) == 0
-    assert made == [0]
+    assert produced == [0]

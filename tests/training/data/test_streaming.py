@@ -125,7 +125,7 @@ def test_search_reports_streamed_splits(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["hwnas"])
-    words = [
+    arguments = [
         "search",
         "+target=npu",
         "search_space=tiny",
@@ -133,8 +133,8 @@ def test_search_reports_streamed_splits(
         "train.epochs=1",
         *SHARED_WEIGHTS,
     ]
-    words += ["dataset=images", f"dataset.path={path}", "dataset.in_memory=false"]
-    assert run([*words, "dataset.crop=0.5", "run.dir=r"]) == 0
+    arguments += ["dataset=images", f"dataset.path={path}", "dataset.in_memory=false"]
+    assert run([*arguments, "dataset.crop=0.5", "run.dir=r"]) == 0
     out = capsys.readouterr().out
     assert "train streamed (" in out
     assert "dataset.in_memory=false" in out

@@ -129,8 +129,10 @@ def test_agreement_of_trainings_is_unbiased_and_covered(small: SearchSpace, spre
     results = []
     for readings in truth[:, None] + rng.standard_normal((120, n, 2)):
         alone = [readings[i, : 1 + (i % 4 == 2)] for i in range(n)]
-        each = [tuple(Quantity(float(value), "measured") for value in values) for values in alone]
-        results.append(two_seeds([AuditFinding(subject, reading, values) for values in each]))
+        quantities = [
+            tuple(Quantity(float(value), "measured") for value in values) for values in alone
+        ]
+        results.append(two_seeds([AuditFinding(subject, reading, values) for values in quantities]))
     assert float(np.median([f.value for f in results if f])) == pytest.approx(true, abs=0.06)
     assert sum(f.low - 0.03 <= true <= f.high for f in results if f) >= 0.91 * len(results)
     assert np.mean([f.high - f.low for f in results if f]) < 0.8

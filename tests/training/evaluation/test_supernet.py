@@ -99,17 +99,19 @@ def test_scoring_stops_early_only_below_incumbent(tiny: SearchSpace, digits: Ima
 
 def test_int8_subnet_has_simulated_accuracy(tiny: SearchSpace, digits: ImageData) -> None:
     space = with_precision(tiny, precision=("float32", "int8"))
-    evaluator, some = _evaluator(space, digits), tiny.largest().to_dict()
-    reals, whole = (space.genotype({**some, "precision": d}) for d in ("float32", "int8"))
+    evaluator, assignment = _evaluator(space, digits), tiny.largest().to_dict()
+    reals, in_int8 = (space.genotype({**assignment, "precision": d}) for d in ("float32", "int8"))
     plain = _evaluator(tiny, digits).score(tiny.largest())
     assert evaluator.score(reals).figure == plain.figure
-    network = evaluator.network(whole)
-    lowered = annotations.lower(families.family_of(space), space, whole, digits.signature)
-    simulated = with_graph_precision(network, lowered, lambda: evaluator.calibration_images(whole))
-    resolution = families.family_of(space).resolution(space, whole)
+    network = evaluator.network(in_int8)
+    lowered = annotations.lower(families.family_of(space), space, in_int8, digits.signature)
+    simulated = with_graph_precision(
+        network, lowered, lambda: evaluator.calibration_images(in_int8)
+    )
+    resolution = families.family_of(space).resolution(space, in_int8)
     batches = digits.batches(digits.validation, resolution)
     per_image = np.concatenate([per_sample(digits.task, simulated, *batch) for batch in batches])
-    assert evaluator.score(whole).figure == digits.task.score(per_image)
+    assert evaluator.score(in_int8).figure == digits.task.score(per_image)
     assert not np.array_equal(
         per_image,
         np.concatenate(

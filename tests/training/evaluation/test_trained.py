@@ -68,9 +68,9 @@ def test_trained_network_is_reused(setup: TrainingSetup, monkeypatch: pytest.Mon
         raise AssertionError("trained twice")
 
     monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
-    again = _evaluator(setup)
-    assert again.score(genotype) == first
-    assert equal_tensors(again.extracted(genotype).state_dict(), network.state_dict())
+    second = _evaluator(setup)
+    assert second.score(genotype) == first
+    assert equal_tensors(second.extracted(genotype).state_dict(), network.state_dict())
     longer = replace(
         setup, train=replace(setup.train, epochs=50)
     )  # epochs of fine-tuning, not of search
@@ -106,8 +106,8 @@ def test_staged_training_sees_batches_of_one_training(
         return [*batches]
 
     monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
-    one, several = (replace(setup, supernets=tmp_path / name) for name in ("one", "several"))
-    expected, n = batches_of(one, [5]), len(setup.data.train) // 64
+    single, several = (replace(setup, supernets=tmp_path / name) for name in ("one", "several"))
+    expected, n = batches_of(single, [5]), len(setup.data.train) // 64
     assert len(set(expected)) == 5 * n, "each step has other images"
     assert batches_of(several, [1, 2]) == expected[: 3 * n]
     for n_fidelities in (1, 2):  # fine-tuning is independent of the fidelity reached
@@ -190,9 +190,9 @@ def test_int8_network_shares_training_of_float_network(
 ) -> None:
     space = with_precision(setup.space, **BOTH, when=WHEN)
     setup, evaluator = replace(setup, space=space), _evaluator(replace(setup, space=space))
-    some = {name: options[-1] for name, options in space.choices.items()}
-    reals, whole, edges = (
-        space.genotype({**some, "precision": dtype, "float_edges": float_edges})
+    assignment = {name: options[-1] for name, options in space.choices.items()}
+    reals, in_int8, edges = (
+        space.genotype({**assignment, "precision": dtype, "float_edges": float_edges})
         for dtype, float_edges in (("float32", 0), ("int8", 0), ("int8", 1))
     )
     first = evaluator.score(reals)
@@ -201,7 +201,7 @@ def test_int8_network_shares_training_of_float_network(
         raise AssertionError("trained twice")
 
     monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
-    for genotype in (whole, edges):
+    for genotype in (in_int8, edges):
         figure = evaluator.score(genotype).figure
         lowered, network = setup.graph(genotype), evaluator.network(genotype)
         int8 = quantise(network, lowered, evaluator.calibration_images(genotype))

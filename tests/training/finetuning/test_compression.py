@@ -52,8 +52,8 @@ def _bytes(lowered: Graph) -> Cost:
 
 
 def _kib(lowered: Graph) -> float:
-    each = (parameter_bytes(replace(n.op, dtype="int8"), n.weight_bits) for n in lowered)
-    return sum(each) / 1024
+    sizes = (parameter_bytes(replace(n.op, dtype="int8"), n.weight_bits) for n in lowered)
+    return sum(sizes) / 1024
 
 
 @pytest.mark.parametrize("share", [0.95, 0.85, 0.8])
@@ -61,23 +61,23 @@ def test_bits_have_lowest_loss_within_budget(share: float) -> None:
     """Compared with all combinations, by the loss of single layers."""
     network, lowered = _network()
     sample = _sample(lowered)
-    options, whole = (4, 6), _kib(lowered)
-    budget = Budget({"flash_kib": share * whole})
+    options, full_kib = (4, 6), _kib(lowered)
+    budget = Budget({"flash_kib": share * full_kib})
     fitter = NetworkCompressor(
         network, lowered, sample, _bytes, CompressionMethods(options, [0.0]), NullProgress()
     )
     results = fitter.fit(budget)
     assert results is not None
     assert results.prune == 0
-    assert results.figures["flash_kib"].value <= share * whole
+    assert results.figures["flash_kib"].value <= share * full_kib
     plain = fold_batch_norm(network)
     before = sample.loss(plain)
 
     def loss_of(bits: dict[str, int]) -> float:
-        each = (lowered.with_bits({name: n}) for name, n in bits.items())
+        graphs = (lowered.with_bits({name: n}) for name, n in bits.items())
         results = (
-            sample.loss(quantise_layer(plain, name, one))
-            for name, one in zip(bits, each, strict=True)
+            sample.loss(quantise_layer(plain, name, graph))
+            for name, graph in zip(bits, graphs, strict=True)
         )
         return sum(max(0.0, loss - before) for loss in results)
 
@@ -90,7 +90,7 @@ def test_bits_have_lowest_loss_within_budget(share: float) -> None:
         if _bytes(lowered.with_bits(dict(zip(layers, bits, strict=True))))
         .figures["flash_kib"]
         .value
-        <= 0.997 * share * whole  # the program has a margin of a thousandth
+        <= 0.997 * share * full_kib  # the program has a margin of a thousandth
     )
     chosen_loss = sum(losses[layer, n] for layer, n in results.bits.items())
     worst = max(losses.values())
@@ -106,9 +106,9 @@ def test_loss_is_computed_in_small_batches() -> None:
             return images.flatten(1)
 
     images, loss_targets = torch.randn(1024, 10, 1, 1), torch.arange(1024) % 10
-    whole = float(TASK.loss(images.flatten(1), loss_targets))
+    expected = float(TASK.loss(images.flatten(1), loss_targets))
     assert CalibrationImages(images, loss_targets, TASK).loss(Network()) == pytest.approx(
-        whole, rel=1e-6
+        expected, rel=1e-6
     )
     assert sum(sizes) == 1024
     assert max(sizes) <= 250
@@ -140,15 +140,15 @@ def test_channels_are_pruned_if_bits_do_not_suffice() -> None:
 def test_budget_is_met_if_gains_are_not_additive() -> None:
     """The compiler of this test loses a tenth of the gain of several layers."""
     network, lowered = _network()
-    whole = _kib(lowered)
+    full_kib = _kib(lowered)
 
     def estimate(graph: Graph) -> Cost:
         n = sum(node.weight_bits < 8 for node in graph)
-        gained = whole - _kib(graph)
-        value = whole - gained * (1 if n <= 1 else 0.9)
+        gained = full_kib - _kib(graph)
+        value = full_kib - gained * (1 if n <= 1 else 0.9)
         return Cost({"flash_kib": Quantity(value, "modelled")})
 
-    budget = Budget({"flash_kib": 0.85 * whole})
+    budget = Budget({"flash_kib": 0.85 * full_kib})
     means = CompressionMethods((3, 4, 6), [0.0])
     fitter = NetworkCompressor(network, lowered, _sample(lowered), estimate, means, NullProgress())
     result = fitter.fit(budget)

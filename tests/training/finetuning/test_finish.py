@@ -35,8 +35,8 @@ DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
 
 
 def setup(name: str, folder: Path, train: TrainingConfig) -> TrainingSetup:
-    read = supernet.read_space_and_data([name], DIGITS, NullProgress())
-    return supernet.SupernetTraining(DIGITS, train, 0, folder).setups(*read)[name]
+    arguments = supernet.read_space_and_data([name], DIGITS, NullProgress())
+    return supernet.SupernetTraining(DIGITS, train, 0, folder).setups(*arguments)[name]
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +98,9 @@ def test_without_epochs_weights_are_those_of_search(origin: NetworkSource) -> No
 
 
 def test_pruned_network_is_fine_tuned_and_lowered(origin: NetworkSource, tmp_path: Path) -> None:
-    config, where = FinetuningConfig(epochs=3, prune=0.3), with_folder(origin, tmp_path)
-    finetune(where, replace(config, prune=0.0), litert, NullProgress())
-    finished = finetune(where, config, litert, NullProgress())
+    config, source = FinetuningConfig(epochs=3, prune=0.3), with_folder(origin, tmp_path)
+    finetune(source, replace(config, prune=0.0), litert, NullProgress())
+    finished = finetune(source, config, litert, NullProgress())
     assert finished.record["steps"][1]["seconds"] == 0, "fine-tuned before"
     result = accuracies(finished)
     assert list(result)[:4] == ["inherited", "fine-tuned", "narrowed", "pruned"]
@@ -149,18 +149,18 @@ def test_quantisation_aware_training_recovers_accuracy(
 
 @pytest.mark.usefixtures("coarse")
 def test_quantisation_aware_training_requires_time(origin: NetworkSource, tmp_path: Path) -> None:
-    where, config = with_folder(origin, tmp_path), FinetuningConfig(epochs=1)
-    finished = finetune(where, config, litert, NullProgress(), lambda: 0.0)
+    source, config = with_folder(origin, tmp_path), FinetuningConfig(epochs=1)
+    finished = finetune(source, config, litert, NullProgress(), lambda: 0.0)
     assert finished.without_int8_training
     assert "int8-trained" not in accuracies(finished)
     assert finished.record["int8"].endswith("no time was left for int8 training")
-    trained = finetune(where, config, litert, NullProgress())
+    trained = finetune(source, config, litert, NullProgress())
     assert "int8-trained" in accuracies(trained)
-    again = finetune(
-        where, config, litert, NullProgress(), lambda: 0.0
+    resumed = finetune(
+        source, config, litert, NullProgress(), lambda: 0.0
     )  # no time needed: already trained
-    assert not again.without_int8_training
-    assert "int8-trained" in accuracies(again)
+    assert not resumed.without_int8_training
+    assert "int8-trained" in accuracies(resumed)
 
 
 @pytest.mark.usefixtures("coarse")
@@ -196,8 +196,8 @@ def test_interrupted_fine_tuning_ends_with_equal_weights(
     assert write_tflite(uninterrupted.int8) == write_tflite(resumed.int8)
     assert accuracies(uninterrupted) == accuracies(resumed)
     assert "int8-trained" in accuracies(uninterrupted)
-    again = finetune(interrupted, config, litert, NullProgress())
-    assert [step["seconds"] for step in again.record["steps"]] == [0.0] * 6
+    result = finetune(interrupted, config, litert, NullProgress())
+    assert [step["seconds"] for step in result.record["steps"]] == [0.0] * 6
 
 
 def untrained(name: str, folder: Path) -> NetworkSource:

@@ -54,21 +54,21 @@ def test_pruned_network_has_lower_costs(name: str, npu: Target) -> None:
     family, genotype = families.get(space.family), space.sample(random.Random(0))
     network, lowered = family.build(space, genotype, TASK), family.lower(space, genotype, TASK)
     _, narrower = prune(network, lowered, 0.3)
-    whole, less = (
+    unpruned, pruned = (
         compile_tflite(write_tflite(random_int8_network(ops)), ops, npu).cost
         for ops in (lowered, narrower)
     )
-    assert {layer.placement for layer in less.layers} == {"NPU"}
+    assert {layer.placement for layer in pruned.layers} == {"NPU"}
     for figure in ("latency_ms", "flash_kib"):
-        assert less.figures[figure].value < 0.95 * whole.figures[figure].value
+        assert pruned.figures[figure].value < 0.95 * unpruned.figures[figure].value
 
 
 def test_single_output_is_not_pruned() -> None:
     space = spaces.load_space(spaces.find("tiny"))
-    family, genotype, one = families.get(space.family), space.largest(), Signature(3, 1)
-    lowered = family.lower(space, genotype, one)
+    family, genotype, signature = families.get(space.family), space.largest(), Signature(3, 1)
+    lowered = family.lower(space, genotype, signature)
     check_pruning(0.3, lowered)
-    _, narrower = prune(family.build(space, genotype, one), lowered, 0.3)
+    _, narrower = prune(family.build(space, genotype, signature), lowered, 0.3)
     assert narrower.output.op.out_shape == (1, 1, 1)
     assert 0.4 < n_macs(narrower) / n_macs(lowered) < 0.7
 

@@ -97,8 +97,10 @@ def in_context(op: OpSpec) -> Graph:
         inputs.append("gate")
     nodes.append(Node(_NAME, op, tuple(inputs)))
     if op.out_shape[1:] != (1, 1):
-        read = OpSpec("mean", op.out_shape, (op.out_shape[0], 1, 1), dtype=op.dtype, batch=op.batch)
-        nodes.append(Node("reader", read, (_NAME,)))
+        reader = OpSpec(
+            "mean", op.out_shape, (op.out_shape[0], 1, 1), dtype=op.dtype, batch=op.batch
+        )
+        nodes.append(Node("reader", reader, (_NAME,)))
     return Graph.of(nodes)
 
 

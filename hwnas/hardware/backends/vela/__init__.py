@@ -73,13 +73,13 @@ def check_system(target: Any, clock_mhz: float) -> None:
         )
     if clock_mhz != target.clock_mhz:
         clock = f"{target.clock_mhz:g}"
-        own = f"{accelerator[:9].title().replace('-', '_')}_{clock}_MHz"
+        section = f"{accelerator[:9].title().replace('-', '_')}_{clock}_MHz"
         raise ConfigError(
             f"Target '{target.name}': clock_mhz is {clock}, but Vela's system '{system}' runs at "
             f"{clock_mhz:g}. Set target.clock_mhz={clock_mhz:g}; or write a file my.ini with three "
-            f"lines: '[System_Config.{own}]', 'inherit=System_Config.{system}', "
+            f"lines: '[System_Config.{section}]', 'inherit=System_Config.{system}', "
             f"'core_clock={clock}e6', and set target.vela.config=my.ini "
-            f"target.vela.system_config={own}. See docs/how-to/own-board.md."
+            f"target.vela.system_config={section}. See docs/how-to/own-board.md."
         )
 
 

@@ -88,7 +88,7 @@ def estimate(graph: Graph, target: Target) -> Cost:
     """
     return cost_by_segment(
         graph,
-        lambda each: compile_tflite(write_tflite(random_int8_network(each)), each, target).cost,
+        lambda part: compile_tflite(write_tflite(random_int8_network(part)), part, target).cost,
     )
 
 

@@ -73,9 +73,9 @@ def _readers(space: SearchSpace, block: str, key: str) -> set[str]:
 def _check_read(space: SearchSpace, blocks: list[str], key: str) -> None:
     """Check that each choice of a key has an effect on some block."""
     names = {*space.names}
-    read = {closest(names, block, key) for block in blocks if _readers(space, block, key)}
+    read_names = {closest(names, block, key) for block in blocks if _readers(space, block, key)}
     for name in space.choices:
-        if name.rpartition(".")[2] == key and name not in read:
+        if name.rpartition(".")[2] == key and name not in read_names:
             readers = " or ".join(kind for kind in KIND_OPTIONS if key in KIND_OPTIONS[kind])
             raise SpaceError(
                 f"Space '{space.name}': '{name}' has no effect: no block to which it applies is of "
@@ -86,12 +86,12 @@ def _check_read(space: SearchSpace, blocks: list[str], key: str) -> None:
 def _check_condition(space: SearchSpace, blocks: list[str], name: str) -> None:
     """Check that a choice is inactive for kinds with which no block uses it."""
     place, _, key = name.rpartition(".")
-    of = closest({*space.names}, place, "kind")
-    if of is None or of not in space.choices:
+    kind_name = closest({*space.names}, place, "kind")
+    if kind_name is None or kind_name not in space.choices:
         return  # no choice could make it inactive
-    allowed = space.when.get(key, {}).get("kind", space.choices[of])
-    for kind in map(str, space.choices[of]):
-        if kind in allowed and not any(_can_read(space, b, name, of, kind) for b in blocks):
+    allowed = space.when.get(key, {}).get("kind", space.choices[kind_name])
+    for kind in map(str, space.choices[kind_name]):
+        if kind in allowed and not any(_can_read(space, b, name, kind_name, kind) for b in blocks):
             condition = f"when: {{{key}: {{kind: [{', '.join(_offered_readers(space, key))}]}}}}"
             remedy = (
                 f"change the condition of '{key}' to {condition}"
@@ -99,7 +99,8 @@ def _check_condition(space: SearchSpace, blocks: list[str], name: str) -> None:
                 else f"add {condition} to the space"
             )
             raise SpaceError(
-                f"Space '{space.name}': '{name}' has no effect if '{of}' is {kind}; {remedy}."
+                f"Space '{space.name}': '{name}' has no effect if '{kind_name}' is {kind}; "
+                f"{remedy}."
             )
 
 
@@ -112,11 +113,11 @@ def _offered_readers(space: SearchSpace, key: str) -> list[str]:
     return [kind for kind in KIND_OPTIONS if key in KIND_OPTIONS[kind] and kind in offered]
 
 
-def _can_read(space: SearchSpace, block: str, name: str, of: str, kind: str) -> bool:
-    """Return True if a choice can affect a block when ``of`` is a kind."""
+def _can_read(space: SearchSpace, block: str, name: str, kind_name: str, kind: str) -> bool:
+    """Return True if a choice can affect a block when ``kind_name`` is ``kind``."""
     key = name.rpartition(".")[2]
     kinds = _readers(space, block, key)
-    if closest({*space.names}, block, "kind") == of:
+    if closest({*space.names}, block, "kind") == kind_name:
         kinds &= {kind}
     return any(name in defining_names(space, block, kind_keys, key)[0] for kind_keys in kinds)
 

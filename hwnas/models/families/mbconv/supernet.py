@@ -250,8 +250,8 @@ class MBConvSupernet(nn.Module):
         self.features = ElasticLinear(head.width, head.features) if head.features else None
         self.classifier = ElasticLinear(head.features or largest.pooled, signature.n_outputs)
         # Separate classifiers for networks with and without a head.
-        some = head.width and 0 in space.options("head.width")
-        self.headless = ElasticLinear(last, signature.n_outputs) if some else None
+        head_is_optional = head.width and 0 in space.options("head.width")
+        self.headless = ElasticLinear(last, signature.n_outputs) if head_is_optional else None
 
     @property
     def module(self) -> nn.Module:
