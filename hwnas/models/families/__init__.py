@@ -4,8 +4,10 @@ A package can add a family: an entry point of the group ``hwnas.families`` has t
 refers to a class or an object with the methods of ``Family``. Example: ``experiments/own_family``.
 """
 
+import functools
 import inspect
-from importlib.metadata import EntryPoint, entry_points
+import sys
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, cast
 
 from hwnas.core.errors import SpaceError, unknown_name
@@ -30,7 +32,7 @@ def get(name: str) -> Family:
         return _load(point)
     if name not in _BUILT_IN:
         raise SpaceError(
-            unknown_name("family", name, {*_BUILT_IN, *entry_points(group=GROUP).names})
+            unknown_name("family", name, {*_BUILT_IN, *_entry_points(tuple(sys.path)).names})
         )
     return _BUILT_IN[name]
 
@@ -65,7 +67,7 @@ def _entry_point(name: str) -> EntryPoint | None:
     Raises:
         SpaceError: if the name is already taken.
     """
-    points = list(entry_points(group=GROUP, name=name))
+    points = list(_entry_points(tuple(sys.path)).select(name=name))
     if points and name in _BUILT_IN:
         raise SpaceError(
             f"{_describe(points[0])}: '{name}' is a family of hwnas. Choose another name in "
@@ -75,6 +77,12 @@ def _entry_point(name: str) -> EntryPoint | None:
         listed = ", ".join(_describe(point) for point in points)
         raise SpaceError(f"Several families are named '{name}'; uninstall all but one: {listed}.")
     return points[0] if points else None
+
+
+@functools.cache  # reading all packages takes 20 ms, and each digest of a network needs them
+def _entry_points(import_path: tuple[str, ...]) -> EntryPoints:
+    """Return the entry points of families; ``import_path`` is ``sys.path``."""
+    return entry_points(group=GROUP)
 
 
 def _load(point: EntryPoint) -> Family:

@@ -189,6 +189,7 @@ class _Finishing:
         finisher = Finetuner(parts, self._weights(), progress=self._phases)
         self._state = FinetuningOutcome({}, {}, finisher, candidates=[*candidates])
         self._trains = bool(finisher.config.epochs)
+        self._n_known = 0, -1  # numbers of candidates and results in ``known`` of the state
 
     def _weights(self) -> Accuracies:
         """Return the provider of the weights of all candidates."""
@@ -360,7 +361,9 @@ class _Finishing:
     def _update_candidates(self, probability: float | None = None) -> list[Candidate]:
         """Update posteriors; return candidates to fine-tune, most probable of each target first."""
         state, config = self._state, self._config
-        state.known = self._posteriors(self._candidates)
+        n_known = len(self._candidates), len(state.finished)  # both only grow
+        if n_known != self._n_known:
+            state.known, self._n_known = self._posteriors(self._candidates), n_known
         bound = config.probability if probability is None else probability
         probable = [
             known.most_probable(bound, config.min_candidates) for known in state.known.values()

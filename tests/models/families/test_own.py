@@ -70,6 +70,18 @@ def test_family_is_found_by_entry_point(
         families.get("nine")
 
 
+def test_packages_are_read_once_per_import_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each digest of a network needs them, hundreds of times in a search."""
+    _install_family(tmp_path, "mine = mine_family:Mine")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert families.plugin_identity("mine")
+    monkeypatch.setattr(families, "entry_points", None)
+    assert families.plugin_identity("mine")
+    assert families.plugin_identity("resnet") == ()
+
+
 @pytest.mark.parametrize(
     ("point", "name", "message"),
     [
