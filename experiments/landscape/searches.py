@@ -1,7 +1,7 @@
 """Simulated searches on the response surface: two processes, a simulated clock, and no training.
 
 python -m experiments.landscape.searches DIR [--minutes 20] [--seeds 6] [--without-sums]
-    [--searched]
+    [--searched] [--first-epoch-only] [--finetuned N]
 
 DIR contains Fashion-MNIST as Parquet files. Costs are those of the roofline of the target ``npu``.
 Accuracies have the noise of 6,000 images. Training stops early after the first epoch as in a
@@ -32,8 +32,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from experiments.landscape.landscape import NETWORKS_CSV, SEARCHED_CSV, Landscape
 from hwnas.core.pareto import non_dominated
 from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import NORMAL_95, Quantity
 from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front_probability import posteriors
 from hwnas.nas.pareto.features import (
     ChoiceFeatures,
     FeatureFunction,
@@ -81,14 +84,17 @@ class SearchSetup:
 
 
 @dataclass(eq=False)
-class _Training:
-    """A running training of the simulation."""
+class Training:
+    """A training of the simulation."""
 
+    genotype: Genotype
+    true_error: float  #: after the last epoch, without measurement noise
     trial: optuna.Trial
     end_s: float
     duration_s: float
     costs: Array
     error: float  #: measured, or predicted if the training stops early
+    std: float  #: standard error of ``error``
     is_complete: bool  #: whether it continues after the first epoch
 
 
@@ -116,6 +122,15 @@ def main() -> None:
         "--without-sums", action="store_true", help="use a sampler without graph features"
     )
     parser.add_argument(
+        "--first-epoch-only", action="store_true", help="train each candidate for one epoch only"
+    )
+    parser.add_argument(
+        "--finetuned",
+        type=int,
+        metavar="N",
+        help="compare the N networks that are most probably on the front; default: all",
+    )
+    parser.add_argument(
         "--searched",
         action="store_true",
         help="fit the surface to the networks of two searches as well",
@@ -135,13 +150,18 @@ def main() -> None:
         None if arguments.without_sums else summary_features(setup.space, setup.networks.lower)
     )
     for seed in range(arguments.seeds):
-        points, n, fraction_16 = simulate_search(
-            setup, landscape, seed, 60 * arguments.minutes, summary
-        )
+        trainings = simulate_search(
+            setup, landscape, seed, 60 * arguments.minutes, summary,
+            first_epoch_only=arguments.first_epoch_only,
+        )  # fmt: skip
+        points = [(float(t.costs[0]), t.true_error) for t in trainings if t.is_complete]
+        if arguments.finetuned:
+            points = finetuned(setup, trainings, arguments.finetuned)
         slowdowns.append(log_slowdowns(points, best))
+        n_16 = sum(t.trial.params["resolution"] == 16 for t in trainings)
         print(
-            f"seed {seed}: {n} candidates, {_format_slowdown(slowdowns[-1])}, "
-            f"{fraction_16:.0%} with 16 px",
+            f"seed {seed}: {len(trainings)} candidates, {_format_slowdown(slowdowns[-1])}, "
+            f"{n_16 / len(trainings):.0%} with 16 px",
             flush=True,
         )
     means = np.mean(slowdowns, axis=1)
@@ -159,9 +179,10 @@ def simulate_search(  # noqa: PLR0913, PLR0917
     limit_s: float,
     summary: FeatureFunction | None,
     first: Sequence[Mapping[str, Any]] = (),
-    n_points: float = math.inf,
-) -> tuple[list[Point], int, float]:
-    """Return the results of a simulated search.
+    n_complete: float = math.inf,
+    first_epoch_only: bool = False,
+) -> list[Training]:
+    """Return the trainings of a simulated search, in order.
 
     Args:
         setup: The setup of the search.
@@ -170,11 +191,8 @@ def simulate_search(  # noqa: PLR0913, PLR0917
         limit_s: Simulated time limit in seconds.
         summary: Summary features of the sampler.
         first: Assignments of the first trials.
-        n_points: Maximum number of completely trained networks.
-
-    Returns:
-        Latency and true error of each completely trained network, the number of candidates, and the
-        fraction of candidates with 16 pixels.
+        n_complete: Maximum number of completely trained networks.
+        first_epoch_only: Whether all trainings end after the first epoch, as with one fidelity.
     """
     space = setup.space
     distributions: dict[str, BaseDistribution] = {
@@ -200,15 +218,14 @@ def simulate_search(  # noqa: PLR0913, PLR0917
         study.enqueue_trial(dict(assignment))
     rng = np.random.default_rng(1000 + seed)
     idle = [(0.0, 0), (0.0, 1)]  # time at which a process is idle, index of the process
-    running, finished = list[_Training](), list[_Training]()
-    points, resolutions = list[Point](), list[int]()
+    running, finished, trainings = list[Training](), list[Training](), list[Training]()
     while idle:
         now, process = heapq.heappop(idle)
         for training in [training for training in running if training.end_s <= now]:
             running.remove(training)
             finished.append(training)
             _tell(study, training)
-        if now > limit_s or len(points) >= n_points:
+        if now > limit_s or sum(t.is_complete for t in trainings) >= n_complete:
             continue
         trial = study.ask(distributions)
         genotype = space.genotype(trial.params)
@@ -218,22 +235,47 @@ def simulate_search(  # noqa: PLR0913, PLR0917
         std, is_complete = math.sqrt(error * (1 - error) / n), True
         complete = [training for training in finished if training.is_complete]
         rivals = [training.error for training in complete if (training.costs <= costs).all()]
-        if rivals and len(complete) >= _MIN_COMPLETE:
-            predicted = math.log(first_error) - landscape.gain
-            if math.log(min(rivals)) < predicted - _Z * landscape.gain_std:
-                error, is_complete = math.exp(predicted), False
-                std, seconds = error * landscape.gain_std, _FIRST_EPOCH * seconds
-        if is_complete:
-            points.append((float(costs[0]), true_errors[-1]))
-        resolutions.append(int(trial.params["resolution"]))
+        predicted = math.log(first_error) - landscape.gain
+        if first_epoch_only:
+            error = math.exp(predicted)
+            std = error * math.hypot(std / error, landscape.gain_std)
+            seconds *= _FIRST_EPOCH
+        elif (
+            rivals
+            and len(complete) >= _MIN_COMPLETE
+            and math.log(min(rivals)) < predicted - _Z * landscape.gain_std
+        ):
+            error, is_complete = math.exp(predicted), False
+            std, seconds = error * landscape.gain_std, _FIRST_EPOCH * seconds
         study._storage.set_trial_system_attr(trial._trial_id, STD, std)
-        end_s = now + (_PROPOSAL_S + seconds)
-        running.append(_Training(trial, end_s, _PROPOSAL_S + seconds, costs, error, is_complete))
-        heapq.heappush(idle, (end_s, process))
-    return points, len(resolutions), resolutions.count(16) / len(resolutions)
+        duration_s = _PROPOSAL_S + seconds
+        training = Training(
+            genotype, true_errors[-1], trial, now + duration_s, duration_s, costs, error, std,
+            is_complete,
+        )  # fmt: skip
+        running.append(training)
+        trainings.append(training)
+        heapq.heappush(idle, (training.end_s, process))
+    return trainings
 
 
-def _tell(study: optuna.Study, training: _Training) -> None:
+def finetuned(setup: SearchSetup, trainings: Sequence[Training], n: int) -> list[Point]:
+    """Return latency and true error of the ``n`` networks that are most probably on the front."""
+    candidates = []
+    for training in trainings:
+        low, high = (training.error + sign * NORMAL_95 * training.std for sign in (1, -1))
+        figures = {
+            "accuracy": Quantity(1 - training.error, "measured", 1 - low, 1 - high),
+            "latency_ms": Quantity(float(training.costs[0]), "modelled"),
+        }
+        candidates.append(Candidate(training.trial.number, training.genotype, figures))
+    objectives, lower = ("accuracy", "latency_ms"), setup.networks.lower
+    estimates = posteriors(setup.space, candidates, objectives, lower)
+    order = sorted(range(len(trainings)), key=lambda i: -estimates[i].on_front)
+    return [(float(trainings[i].costs[0]), trainings[i].true_error) for i in order[:n]]
+
+
+def _tell(study: optuna.Study, training: Training) -> None:
     study.tell(training.trial, [1 - training.error, *training.costs.tolist()])
     # Set the simulated duration: Optuna returns the content of its storage.
     trials = study._storage.get_all_trials(study._study_id, deepcopy=False)

@@ -129,8 +129,8 @@ def _search(
         return [*features, prior.error(setup.space.genotype(assignment))]
 
     initial = first if variant == "front" else ()
-    points, *_ = simulate_search(setup, landscape, seed, _LIMIT_S, summary, initial, max(BUDGETS))
-    return [(latency, math.log(error)) for latency, error in points]
+    trainings = simulate_search(setup, landscape, seed, _LIMIT_S, summary, initial, max(BUDGETS))
+    return [(float(t.costs[0]), math.log(t.true_error)) for t in trainings if t.is_complete]
 
 
 def _volume(points: Sequence[Point], best: Sequence[Point]) -> float:

@@ -27,6 +27,9 @@ def test_folder_argument_needs_no_option_name(tmp_path: Path) -> None:
         with_names("verify", ["a", "b"])
 
 
+LONG = f'genotype={{"{"x" * 300}": 1}}'
+
+
 @pytest.mark.parametrize(
     ("verb", "arguments", "expected"),
     [
@@ -39,6 +42,7 @@ def test_folder_argument_needs_no_option_name(tmp_path: Path) -> None:
         ("plan", ["s.yaml", "f.yaml"], ["service=s.yaml", "fleet=f.yaml"]),
         ("resume", ["a"], ["run.resume=a"]),
         ("export", ["a", "--cfg", "job"], ["run=a", "--cfg", "job"]),
+        ("train", [LONG], [LONG]),  # longer than a file name may be
     ],
 )
 def test_positional_arguments_get_option_names(

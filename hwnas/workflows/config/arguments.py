@@ -111,7 +111,7 @@ def with_names(verb: str, arguments: Sequence[str]) -> list[str]:
     arguments = [a.replace("=~/", f"={Path.home()}/", 1) for a in arguments]  # shells do not
     is_value = [False, *(a in TAKE_A_VALUE for a in arguments)]
     unnamed = [
-        not after and not a.startswith(("-", "~")) and ("=" not in a or Path(a).is_dir())
+        not after and not a.startswith(("-", "~")) and ("=" not in a or os.path.isdir(a))
         for a, after in zip(arguments, is_value, strict=False)
     ]
     named = [a for a, is_one in zip(arguments, unnamed, strict=True) if not is_one]
