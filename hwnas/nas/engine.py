@@ -319,6 +319,7 @@ def more_trials(
         job = WorkerJob(search.again, config, opened.membership, math.inf)
         with _workers(job, (config.study.workers or 1) - 1) as workers:
             yield outcome
+        opened.take_over()  # trials whose processes were interrupted at their start
         opened.refresh()
         outcome.candidates[:] = opened.candidates
         outcome.ended[:] = workers.errors

@@ -186,16 +186,11 @@ class _Finishing:
         self._allowance, self._phases = allowance, allowance.tracked(reporter)
         parts = contexts[0].parts
         self._config = parts.config.finish
-        finisher = Finetuner(parts, self._weights(), progress=self._phases)
+        weights = _recorded_weights(contexts[0], candidates)
+        finisher = Finetuner(parts, weights, progress=self._phases)
         self._state = FinetuningOutcome({}, {}, finisher, candidates=[*candidates])
         self._trains = bool(finisher.config.epochs)
         self._n_known = 0, -1  # numbers of candidates and results in ``known`` of the state
-
-    def _weights(self) -> Accuracies:
-        """Return the provider of the weights of all candidates."""
-        first = self._contexts[0]
-        done = completed_trainings(first.config, self._candidates)
-        return at_recorded_fidelity(first.evaluator, done)
 
     def outcome(self) -> FinetuningOutcome:
         """Fine-tune, and return the results."""
@@ -205,8 +200,8 @@ class _Finishing:
         for needed in _needed_networks(state, is_limited=allowance.is_limited):
             self._train([needed], FinetuneBatch())
         self._update_candidates()
-        finished_ones = [c for c in self._candidates if c.id in state.finished]
-        state.among_finished = self._posteriors(finished_ones)
+        done = [c for c in self._candidates if c.id in state.finished]
+        state.among_finished = _posteriors(self._contexts, self._views, done, state.finished)
         short_of_time = state.without_int8_training
         state.finisher = replace(state.finisher, without_int8_training=short_of_time)
         allowance.end(was_short=bool(state.left_out or short_of_time))
@@ -263,7 +258,8 @@ class _Finishing:
                 state.finisher.prepare(students[0])
         self._reporter.say([f"A process ended early: {why}" for why in more.ended], alarming=True)
         self._candidates = state.candidates = more.candidates
-        state.finisher = replace(state.finisher, weights=self._weights())
+        weights = _recorded_weights(self._contexts[0], self._candidates)
+        state.finisher = replace(state.finisher, weights=weights)
 
     def _say_stored(self, wanted: Sequence[Candidate]) -> None:
         """Report how many networks an interrupted command has fine-tuned."""
@@ -363,7 +359,8 @@ class _Finishing:
         state, config = self._state, self._config
         n_known = len(self._candidates), len(state.finished)  # both only grow
         if n_known != self._n_known:
-            state.known, self._n_known = self._posteriors(self._candidates), n_known
+            state.known = _posteriors(self._contexts, self._views, self._candidates, state.finished)
+            self._n_known = n_known
         bound = config.probability if probability is None else probability
         probable = [
             known.most_probable(bound, config.min_candidates) for known in state.known.values()
@@ -371,15 +368,26 @@ class _Finishing:
         distinct = {c.id: c for row in zip_longest(*probable) for c in row if c is not None}
         return [c for c in distinct.values() if c.id not in {*state.finished, *state.left_out}]
 
-    def _posteriors(self, candidates: Sequence[Candidate]) -> dict[str, CandidatePosteriors]:
-        parts, done = self._contexts[0].parts, self._state.finished
-        space, lower = parts.space, parts.networks.lower
-        return {
-            s.target: front_probability.candidate_posteriors(
-                space, candidates, self._views[s.target], done, lower
-            )
-            for s in self._contexts
-        }
+
+def _posteriors(
+    contexts: Sequence[TargetContext],
+    views: Mapping[str, SearchView],
+    candidates: Sequence[Candidate],
+    finished: Mapping[str, Quantity],
+) -> dict[str, CandidatePosteriors]:
+    """Return the posteriors of candidates, by target, given the metric of fine-tuned ones."""
+    parts = contexts[0].parts
+    return {
+        context.target: front_probability.candidate_posteriors(
+            parts.space, candidates, views[context.target], finished, parts.networks.lower
+        )
+        for context in contexts
+    }
+
+
+def _recorded_weights(context: TargetContext, candidates: Sequence[Candidate]) -> Accuracies:
+    """Return the provider of the weights with which the search scored the candidates."""
+    return at_recorded_fidelity(context.evaluator, completed_trainings(context.config, candidates))
 
 
 def _needed_networks(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]:
