@@ -16,24 +16,11 @@ from pathlib import Path
 
 import torch
 
-from experiments.landscape.landscape import NETWORKS_CSV
+from experiments.landscape.landscape import NETWORKS_CSV, read_networks
 from hwnas.core.progress import NullProgress
-from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.workflows import components
 from hwnas.workflows.components import accuracies
 from hwnas.workflows.config.compose import compose
-
-
-def genotype_of(space: SearchSpace, row: dict[str, str]) -> Genotype:
-    """Return the genotype of a row that has a column for each choice."""
-    return space.genotype(
-        {
-            name: option
-            for name, options in space.choices.items()
-            for option in options
-            if str(option) == row[name]
-        }
-    )
 
 
 def main() -> None:
@@ -53,9 +40,9 @@ def main() -> None:
         (space,) = parts.space.members
         writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
         writer.writeheader()
-        for row in rows:
+        for row, genotype in zip(rows, read_networks(space)[0], strict=True):
             start = time.monotonic()
-            first, *_, last = evaluator.score(genotype_of(space, row)).details.values()
+            first, *_, last = evaluator.score(genotype).details.values()
             seconds = f"{time.monotonic() - start:.1f}"
             writer.writerow(
                 row | {"after_1": f"{first:.4f}", "after_3": f"{last:.4f}", "seconds": seconds}
