@@ -67,7 +67,8 @@ class AugmentationParameters:
     def apply(self, images: Tensor) -> Tensor:
         """Return cropped, mirrored and shifted images.
 
-        Images and result are uint8, ``(N, H, W, C)``; the borders of shifted images are black.
+        Images and result are uint8, ``(N, H, W, C)``. Shifted images are filled with their border
+        pixels: with black, batch norm statistics would not suit images that are not shifted.
         """
         n, h, w, _ = images.shape
         if self.crops is not None:
@@ -76,7 +77,8 @@ class AugmentationParameters:
             images = torch.where(self.mirrored.view(-1, 1, 1, 1), images.flip(2), images)
         if self.moved is not None:
             reach = int(self.moved.abs().max()) if n else 0
-            padded = F.pad(images, (0, 0, reach, reach, reach, reach))
+            widths = ((0, 0), (reach, reach), (reach, reach), (0, 0))
+            padded = torch.from_numpy(np.pad(images.numpy(), widths, mode="edge"))
             # A view of all windows of the image's size; one per image is copied.
             windows = padded.unfold(1, h, 1).unfold(2, w, 1).permute(0, 1, 2, 4, 5, 3)
             down, right = self.moved + reach

@@ -18,6 +18,12 @@ def test_shift_moves_images_unchanged() -> None:
     assert all(abs(row - 4) <= 2 and abs(column - 4) <= 2 for row, column in places)
 
 
+def test_shifted_images_are_filled_with_their_border() -> None:
+    images = torch.full((64, 9, 9, 3), 200, dtype=torch.uint8)
+    moved = augment(images, DatasetConfig("x", shift=0.25), torch.Generator().manual_seed(0))
+    assert torch.equal(moved, images)
+
+
 def test_only_fashion_is_mirrored() -> None:
     import yaml
 
@@ -50,7 +56,8 @@ def test_augment_draws_as_it_always_did() -> None:
     offset = torch.randint(0, 5, (2, 3), generator=rng)
     for i in range(3):
         image = images[i].flip(1) if mirrored[i] else images[i]
-        padded = torch.nn.functional.pad(image, (0, 0, 2, 2, 2, 2))
+        padded = image.repeat_interleave(torch.tensor([3, 1, 1, 1, 1, 1, 1, 3]), 0)
+        padded = padded.repeat_interleave(torch.tensor([3, 1, 1, 1, 1, 1, 1, 3]), 1)
         row, column = offset[:, i].tolist()
         assert torch.equal(changed[i], padded[row : row + 8, column : column + 8])
 
