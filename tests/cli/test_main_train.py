@@ -210,7 +210,7 @@ def test_int8_network_reports_precision_of_figures(
     raw = space_yaml(tiny)
     raw["fixed"] |= {"precision": "int8"}
     Path("int8.yaml").write_text(yaml.safe_dump(raw))
-    assert run(["train", "search_space=int8.yaml", "train.epochs=2", *SMALLEST]) == 0
+    assert run(["train", "search_space=int8.yaml", "train.epochs=3", *SMALLEST]) == 0
     printed = capsys.readouterr().out
     for expected in ("test split (360 images), in float32", "images), in int8 as calibrated"):
         assert expected in printed
