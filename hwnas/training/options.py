@@ -14,7 +14,7 @@ from hwnas.core.options import (
 )
 from hwnas.models.families.base import TrainingRecipe
 
-_BATCH_SIZE = 128
+_BATCH_SIZE, _SMALL_BATCH_SIZE = 128, 32  # large batches leave few steps to few images
 DTYPES = ("auto", "float32", "bfloat16")
 
 _FINE_TUNING_LR = 0.1  # of the learning rate for training from scratch
@@ -38,8 +38,8 @@ class TrainingConfig:
     """Options for training a supernet or a single network."""
 
     epochs: int = bounded("[0, 100_000]", 20, _REASON)  #: passes over the training images
-    #: training images per step over all processes; default: 128, or for fewer than 128
-    #: training images the power of two up to a quarter of them
+    #: training images per step over all processes; default: 128, for fewer than 2,048 training
+    #: images 64 or 32, or the power of two up to a quarter of them
     batch_size: int | None = bounded("[2, 1_000_000]", None)
     #: sgd, adamw or muon; default: that of the family, for supernets sgd instead of muon
     optimiser: str | None = None
@@ -102,13 +102,14 @@ class TrainingConfig:
         return self.batch_size or _BATCH_SIZE
 
     def for_images(self, n_images: int) -> "TrainingConfig":
-        """Return the options with ``batch_size`` set for fewer than 128 training images.
+        """Return the options with ``batch_size`` set for fewer than 2,048 training images.
 
         A given ``batch_size`` is kept.
         """
-        if self.batch_size is not None or n_images >= _BATCH_SIZE:
+        largest = max(2.0, n_images / 16, min(_SMALL_BATCH_SIZE, n_images / 4))
+        if self.batch_size is not None or largest >= _BATCH_SIZE:
             return self
-        return replace(self, batch_size=max(2, 1 << int(math.log2(max(n_images, 4) / 4))))
+        return replace(self, batch_size=1 << int(math.log2(largest)))
 
     def recipe(self, default: TrainingRecipe) -> TrainingRecipe:
         """Return a family's recipe, changed by ``optimiser``, ``lr`` and ``weight_decay``.

@@ -306,7 +306,10 @@ def test_default_batch_size_fits_data() -> None:
     assert TrainingConfig().for_images(48).images_per_step == 8
     assert TrainingConfig().for_images(127).images_per_step == 16
     assert TrainingConfig().for_images(3).images_per_step == 2
-    assert TrainingConfig().for_images(128).images_per_step == 128
+    assert TrainingConfig().for_images(128).images_per_step == 32
+    assert TrainingConfig().for_images(1023).images_per_step == 32
+    assert TrainingConfig().for_images(1024).images_per_step == 64
+    assert TrainingConfig().for_images(2048).images_per_step == 128
     assert TrainingConfig(batch_size=64).for_images(48).images_per_step == 64
 
 
