@@ -144,12 +144,14 @@ class TrainingSetup:
         options = self.train.decisive(without_muon(self.family.recipe))
         space, outputs = annotations.weight_relevant_space(self.space), task.description.outputs
         plugins = "".join(f", {name}" for name in tasks.plugin_identity(task.name))
+        # Earlier versions filled shifted images with black, the background of most grey images.
+        has_border = self.dataset.shift > 0 and signature.in_channels > 1
         return {
             "family": self.space.family,
             "search space": f"{space.name} ({space.digest})",
             "task": f"{signature.in_channels} channels, {outputs}{plugins}",
             "data": f"{self.data.name} ({self.data.search_digest})",
-            "augmentation": self.dataset.augmentation,
+            "augmentation": [*self.dataset.augmentation, *["border pixels"] * has_border],
             "seed": self.seed,
             "version": [
                 torch.__version__,
