@@ -297,13 +297,14 @@ def run_engine(
     return EngineOutcome(list(opened.candidates), leader, ended)
 
 
-#: Opens trials that run during the context; their outcome is complete at its end
-MoreTrials: TypeAlias = Callable[[], AbstractContextManager[EngineOutcome]]
+#: Opens trials that run during the context, given its latest end in ``time.monotonic`` seconds;
+#: their outcome is complete at its end
+MoreTrials: TypeAlias = Callable[[float], AbstractContextManager[EngineOutcome]]
 
 
 @contextmanager
 def more_trials(
-    search: SearchTask, config: EngineConfig, folder: RunFolder
+    search: SearchTask, config: EngineConfig, folder: RunFolder, end_by: float
 ) -> Iterator[EngineOutcome]:
     """Evaluate candidates in all worker processes but one while the caller does other work.
 
@@ -316,7 +317,7 @@ def more_trials(
     with study(search, config, folder) as opened:
         assert not isinstance(opened, LocalStudy)
         outcome = EngineOutcome([*opened.candidates])
-        job = WorkerJob(search.again, config, opened.membership, math.inf)
+        job = WorkerJob(search.again, config, opened.membership, end_by)
         with _workers(job, (config.study.workers or 1) - 1) as workers:
             yield outcome
         opened.take_over()  # trials whose processes were interrupted at their start

@@ -1,6 +1,7 @@
 """Several processes on one study: no trial is lost or duplicated after failures."""
 
 import contextlib
+import math
 import multiprocessing
 import threading
 import time
@@ -267,7 +268,7 @@ def test_trials_run_beside_other_work_until_it_ends(tmp_path: Path, tiny: Search
         study=replace(CONFIG, workers=2), n_trials=10**6, seed=0, sampler=SamplerConfig("random")
     )
     folder = RunFolder(tmp_path)
-    with engine.more_trials(search, options, folder) as more:
+    with engine.more_trials(search, options, folder, math.inf) as more:
         opened = engine._open_study(search, options, folder)
         assert isinstance(opened, SharedStudy)
         while len(opened.candidates) < 3:

@@ -251,7 +251,7 @@ class _Finishing:
         if self._more_trials is None or state.finisher.is_kept(teacher[0]):
             self._train(teacher, batch, "Train the teacher")
             return
-        with self._allowance.paused(), self._more_trials() as more:
+        with self._allowance.paused(), self._more_trials(batch.slot.end_by) as more:
             self._train(teacher, batch, "Train the teacher")
             students = [c.genotype for c in wanted if not state.finisher.is_teacher(c.genotype)]
             if students and all(g.id in state.finished for g in teacher):
