@@ -9,7 +9,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from hwnas.core.errors import CompileError, counted
+from hwnas.core.errors import CollapseError, CompileError, counted
 from hwnas.core.progress import Progress, TimeLimitReached, stop_trainings
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
@@ -197,11 +197,12 @@ class _Pipeline:
         self._past.append(f"bits {dict(sorted(self._config.bits.items()))}")
         rounded = copy.deepcopy(network)
         quantise_weights_(rounded, weight_grids_of(rounded, self.graph))
+        recalibrate(rounded, self._origin.images)
         self.note("rounded", rounded)
         if self._config.later:
             self.train(network, OF_FEW_BITS)
         else:
-            quantise_weights_(network, weight_grids_of(network, self.graph))
+            network.load_state_dict(rounded.state_dict())
 
     def quantise(
         self, network: nn.Module, graph: Graph, load: Load, remaining_s: Callable[[], float]
@@ -223,6 +224,8 @@ class _Pipeline:
         try:
             with stop_trainings(time.monotonic() + remaining_s()):
                 seconds = stage.run(self._progress) if stage.fits(remaining_s()) else None
+        except CollapseError:
+            return int8, None, f"post-training, {calibration}; int8 training collapsed"
         except TimeLimitReached:
             seconds = None
         if seconds is None:

@@ -276,9 +276,9 @@ class FinetuneTraining:
         options = setup.train.with_epochs(self.epochs(config))
         # Simulated int8 networks contain their grids, which bfloat16 would round, and have batch
         # norm folded, which Muon does not suit.
-        is_simulated = isinstance(network, SimulatedInt8)
-        default = setup.family.recipe
-        recipe = setup.train.recipe(without_muon(default) if is_simulated else default)
+        recipe = setup.train.recipe(setup.family.recipe)
+        if is_simulated := isinstance(network, SimulatedInt8):
+            recipe = without_muon(setup.train.recipe(without_muon(setup.family.recipe)))
         recipe = replace(recipe, lr=recipe.lr * config.rate * self.gentleness)
         checkpoint, teacher = origin.checkpoint(past), None
         is_complete = checkpoint.n_steps() >= loop.n_steps(options, len(setup.data.train))
