@@ -49,13 +49,21 @@ def save_data(data: Any, folder: Path) -> Path:
         folder: Folder of the file.
 
     Raises:
-        ConfigError: the data have other types, shapes or pixel values, or an item cannot be read or
-            has no target.
+        ConfigError: the data have other types, shapes or pixel values, an item cannot be read or
+            has no target, or the splits have different classes.
     """
     parts = _splits(data)
     splits = {split: _arrays(part) for split, part in parts.items()}
-    are_indices = splits["train"][1].dtype.kind in "iu"
-    return write_arrays(splits, _class_names(parts["train"]) if are_indices else (), folder)
+    if splits["train"][1].dtype.kind not in "iu":
+        return write_arrays(splits, (), folder)
+    names = _class_names(parts["train"])
+    for split, part in parts.items():
+        if names and (others := _class_names(part)) and [*others] != [*names]:
+            raise ConfigError(
+                f"{ARGUMENT}: the classes of split {split} are {', '.join(others)}, those of train "
+                f"{', '.join(names)}. All splits must have the same classes in the same order."
+            )
+    return write_arrays(splits, names, folder)
 
 
 def is_by_split(data: object) -> bool:

@@ -157,6 +157,14 @@ def test_class_names_of_data_set_are_kept(tmp_path: Path, data: Callable[[], obj
     assert _load(save_data(data(), tmp_path)).task.names == ("cat", "dog")
 
 
+def test_splits_with_other_classes_are_refused(tmp_path: Path) -> None:
+    """For example, ``ImageFolder`` of a test folder without one of the classes."""
+    other = _named()
+    other.classes = ["dog"]  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="the classes of split test are dog, those of train cat, "):
+        save_data((_named(), other), tmp_path)
+
+
 @pytest.mark.parametrize(
     "data",
     [
