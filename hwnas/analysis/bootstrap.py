@@ -14,7 +14,7 @@ that most of the shift cancels; their intervals are percentiles, which stay in t
 
 Not included: intervals of modelled figures, which are errors of the model common to all networks
 (for example energies of memory accesses); the selection of members by noisy figures (verification
-on the test split removes it); training noise (several seeds show it).
+on the test split reduces it); training noise (several seeds show it).
 
 Source: Davison and Hinkley, "Bootstrap methods and their application", 1997, chapter 5.
 """

@@ -22,8 +22,9 @@ from hwnas.models.onnx.writer import write_fp32, write_int8
 from hwnas.training.data import ImageData
 
 _DECODED = (
-    "by Pillow to {side} x {side}, grey or RGB as given: the largest square in the middle, "
-    "bilinear, JPEG decoded at a reduced size where that is enough, transparency on white"
+    "by Pillow to {side} x {side}, grey or RGB as given: upright by EXIF, the largest square in "
+    "the middle, bilinear, JPEG decoded at a reduced size where that is enough, transparency on "
+    "white"
 )
 _RESIZED = (
     "from there bilinear with antialiasing, as "

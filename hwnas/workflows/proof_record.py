@@ -135,7 +135,9 @@ def record(
         "dataset": {
             **asdict(config.dataset),
             "digest": data.digest,
-            "max_resolution": parts.networks.resolution(space.largest()),
+            "max_resolution": max(
+                parts.networks.resolution(member.largest()) for member in parts.space.members
+            ),
             "images": {n: len(getattr(data, n)) for n in ("train", "validation", "test")},
             "classes": data.class_counts,
             "constant": data.constant("test").to_json(),
