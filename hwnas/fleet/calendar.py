@@ -12,6 +12,7 @@ from hwnas.core.schema import NumberBounds, SchemaError
 HOUR = 3600.0
 DAY, WEEK = 24, 168  #: hours of the plans whose hours have a time of day
 _MONDAY = 4 * DAY * HOUR  # first Monday after 1970-01-01
+_TIME_COLUMNS = ("time", "timestamp", "datetime")
 _AGES = NumberBounds(-1e11, 1e11)
 
 
@@ -122,7 +123,7 @@ def check_rows(
 ) -> None:
     """Check that the rows of a file are consecutive hours, the first one hour 0 of the plan.
 
-    Only files with a column ``hour`` or ``time`` are checked.
+    Only files with a column ``hour``, ``time``, ``timestamp`` or ``datetime`` are checked.
 
     Args:
         rows: Rows of the file.
@@ -138,8 +139,8 @@ def check_rows(
     for column in rows[0]:
         if column != rates and column.strip().lower() == "hour":
             _check_hours([row[column] for row in rows], path)
-        if column != rates and column.strip().lower() == "time":
-            _check_times([row[column] for row in rows], path, begin_s, n_hours)
+        if column != rates and column.strip().lower() in _TIME_COLUMNS:
+            _check_times([row[column] for row in rows], path, begin_s, n_hours, column)
 
 
 def _check_hours(texts: Sequence[str], path: Path) -> None:
@@ -159,12 +160,14 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _check_times(texts: Sequence[str], path: Path, begin_s: float | None, n_hours: int) -> None:
+def _check_times(
+    texts: Sequence[str], path: Path, begin_s: float | None, n_hours: int, column: str
+) -> None:
     times = [parse_date(time, f"{path}, row {i}") for i, time in enumerate(texts)]
     for i, time in enumerate(times):
         if abs(time - times[0] - i * HOUR) > 1:
             raise ConfigError(
-                f"{path}, row {i}: column time is '{texts[i][:40]}', which is not one hour after "
+                f"{path}, row {i}: column {column} is '{texts[i][:40]}', which is not one hour after "
                 "the row before: give one row per hour, in order and without gaps."
             )
     n, usual_s = len(texts), _default_begin(n_hours)

@@ -115,7 +115,8 @@ def read_gaps(path: Path) -> Array:
     """Return the times between the requests of a trace, divided by their mean ``(requests - 1,)``.
 
     The CSV file has a row per request and a column ``TIMESTAMP`` (or ``time``, ``arrival``,
-    ``arrived_at``) of dates or seconds.
+    ``arrived_at``) of dates or seconds. Requests with equal times of whole seconds are spread at
+    random over that second, as their order within it is unknown.
 
     Raises:
         ConfigError: the file cannot be read, has no such column or fewer than 500 requests, is not
@@ -144,6 +145,9 @@ def read_gaps(path: Path) -> Array:
         raise ConfigError(
             f"{path}: all times of column {column} are equal: give a trace with different times."
         )
+    if (gaps == 0).any() and (times % 1 == 0).all():
+        times += np.random.default_rng(0).uniform(0.0, 1.0, times.size)
+        gaps = np.diff(np.sort(times))
     scaled: Array = gaps / gaps.mean()
     return scaled
 

@@ -376,7 +376,7 @@ def _simulate_failures(
     devices += ["spot"] * bool(survive.all_of)
     return {
         device: simulation.simulate(
-            plan, replace(setup, kills=[Kill(device)]), [seed], progress,
+            plan, replace(setup, kills=[Kill(device)], spike=True), [seed], progress,
             [h for h in peaks if _is_used(plan, h, device)
              and (h, device) not in solution.task.without_redundancy],
         )

@@ -66,7 +66,8 @@ class SimulationSetup:
 class ClassStatistics:
     """Results of a class in a simulated hour."""
 
-    requests: int  #: number of requests, without the first 5 % of the time
+    #: number of requests, without the first 5 % of the time and without the time before throttling
+    requests: int
     late: float  #: fraction of these requests that are later than the class's limit, or lost
     late_after: float  #: fraction of late requests in the minute after failures; 0 without them
     lost: int  #: number of requests without a response, in the whole simulated time
@@ -252,7 +253,8 @@ class _Hour:
         )  # fmt: skip
 
     def _class(self, name: str, times: Array, latency_ms: Array) -> ClassStatistics:
-        limit, warm = self.plan.classes[name].p99_ms, times >= _WARM * self.seconds
+        begin = max([_WARM, *(throttle.at for throttle in self.scene.throttles)])
+        limit, warm = self.plan.classes[name].p99_ms, times >= begin * self.seconds
         late = latency_ms > limit
         after = np.zeros(times.size, np.bool_)
         for kill in self.scene.kills:

@@ -153,8 +153,8 @@ def _slowdown_warning(rows: Sequence[Row]) -> list[str]:
             f"the simulated p99 is {worst['error_explained_p99']:+.1%}"
         )
     return [
-        f"Under load the server is slower than in its profile: {finding}. Where a device of the "
-        f"plan is as this machine, derate: {1 / (1 + more):.2f} in the fleet file allows for it."
+        f"Under load the server is slower than in its profile: {finding}. For a device of the "
+        f"plan that is as this machine, multiply derate in the fleet file by {1 / (1 + more):.2f}."
     ]
 
 

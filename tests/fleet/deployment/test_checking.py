@@ -68,7 +68,7 @@ def test_only_significant_slowdowns_are_reported() -> None:
     row = {"pool": "a", "load": 0.8, "slowdown": 1.25, "slowdown_low": 1.1, "slowdown_high": 1.4}
     (sentence,) = replan._slowdown_warning([row, {**row, "load": 0.6, "slowdown_low": 0.9}])
     assert "p99 of a at 80% is that of batches that take 25% longer (95 % 10% to 40%)" in sentence
-    assert "derate: 0.80" in sentence
+    assert "derate in the fleet file by 0.80" in sentence
     server_slowdown = {"batch_slowdown": 1.5, "batch_slowdown_low": 1.3, "batch_slowdown_high": 1.7}
     (sentence,) = replan._slowdown_warning(
         [{**row, **server_slowdown, "error_explained_p99": -0.04}]
@@ -77,7 +77,7 @@ def test_only_significant_slowdowns_are_reported() -> None:
         "by its own measurement batches of a at 80% take 50% longer (95 % 30% to 70%)" in sentence
     )
     assert "the error of the simulated p99 is -4.0%" in sentence
-    assert "derate: 0.67" in sentence
+    assert "derate in the fleet file by 0.67" in sentence
     assert (
         replan._slowdown_warning([{**row, "slowdown_low": low} for low in (0.9, 1.0, None, np.nan)])
         == []

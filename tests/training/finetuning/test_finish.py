@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from hwnas.core.errors import CollapseError, ConfigError
-from hwnas.core.progress import NullProgress
+from hwnas.core.progress import NullProgress, Progress
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
 from hwnas.hardware.backends.vela.litert import LiteRTSession
 from hwnas.models.families.layers import weights_of
 from hwnas.models.graph import fuse, n_macs
 from hwnas.models.int8.quantised_network import QuantisedNetwork
-from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.int8.simulation import DeployableNetwork, SimulatedInt8
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.onnx.writer import write_fp32
 from hwnas.training import supernet
@@ -23,7 +23,12 @@ from hwnas.training.data import DatasetConfig
 from hwnas.training.evaluation.interfaces import ScoringConfig
 from hwnas.training.evaluation.shared_weights import SupernetEvaluator
 from hwnas.training.finetuning.pipeline import finetune
-from hwnas.training.finetuning.stages import LargestSubnetTeacher, NetworkSource, first_stage
+from hwnas.training.finetuning.stages import (
+    LargestSubnetTeacher,
+    NetworkSource,
+    TrainingStage,
+    first_stage,
+)
 from hwnas.training.loop import CheckpointPolicy
 from hwnas.training.options import FinetuningConfig, TrainingConfig
 from hwnas.training.supernet import TrainingSetup
@@ -161,6 +166,24 @@ def test_quantisation_aware_training_requires_time(origin: NetworkSource, tmp_pa
     )  # no time needed: already trained
     assert not resumed.without_int8_training
     assert "int8-trained" in accuracies(resumed)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_calibrated_network_is_kept_if_int8_training_collapses(
+    origin: NetworkSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = TrainingStage.run
+
+    def collapse_in_int8(stage: TrainingStage, progress: Progress) -> float:
+        if isinstance(stage.student.network, SimulatedInt8):
+            raise CollapseError("Training collapsed")
+        return run(stage, progress)
+
+    monkeypatch.setattr(TrainingStage, "run", collapse_in_int8)
+    config = FinetuningConfig(epochs=1)
+    finished = finetune(with_folder(origin, tmp_path), config, litert, NullProgress())
+    assert finished.int8 is not None
+    assert finished.record["int8"].endswith("int8 training collapsed")
 
 
 @pytest.mark.usefixtures("coarse")
