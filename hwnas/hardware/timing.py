@@ -180,6 +180,7 @@ def median_and_p99(
 
 
 def _runs_per_repeat(timer: Timer, min_repeat_ms: float) -> int:
+    timer(1)  # the first run may load kernels and choose algorithms
     number = 1
     while (elapsed_ms := timer(number) * 1e3) < min_repeat_ms:
         number = max(

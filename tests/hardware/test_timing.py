@@ -45,21 +45,21 @@ class Script(Machine):
 
 
 def test_warm_up_ends_when_repeats_are_stable() -> None:
-    # The first call determines the number of runs per repeat.
-    timer = Script([0.1, 0.09, 0.08, 0.07, 0.06, 0.0595, 0.05])
+    # The second call determines the number of runs per repeat.
+    timer = Script([0.2, 0.1, 0.09, 0.08, 0.07, 0.06, 0.0595, 0.05])
     timing = measure(timer, TimingConfig(repeats=9))
-    assert timer.calls == [1] * (1 + 5 + 9)
+    assert timer.calls == [1] * (2 + 5 + 9)
     assert timing == Timing(50.0, 50.0, 50.0, 9)
 
 
 def test_warm_up_of_unstable_machine_is_limited() -> None:
     timer = Script([0.1, 0.2] * 100)
     timing = measure(timer, TimingConfig(repeats=3))
-    assert len(timer.calls) == 1 + 3 + 3
+    assert len(timer.calls) == 2 + 2 + 3
     assert timing.low_ms < timing.high_ms
     timer = Script([0.95**n for n in range(40)])  # faster and faster
     measure(timer, TimingConfig(repeats=3))
-    assert len(timer.calls) == 1 + 20 + 3
+    assert len(timer.calls) == 2 + 20 + 3
 
 
 @pytest.mark.parametrize("seconds", [3e-7, 1e-4, 2.4e-3, 0.5])
@@ -290,7 +290,7 @@ def test_periodic_disturbance_does_not_bias_ratio() -> None:
 def test_comparison_of_slow_runs_has_fewer_turns(seconds: float, turns: int) -> None:
     timer = Machine(seconds)
     result = interleaved(timer, Machine(2 * seconds), TimingConfig(repeats=4, min_repeat_ms=8))
-    probes = 1 + 10
+    probes = 2 + 10
     assert len(timer.calls) == probes + 4 * turns
     assert result.first.n_repeats == turns
     assert result.ratio.value == pytest.approx(0.5)

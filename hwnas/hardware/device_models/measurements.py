@@ -252,6 +252,7 @@ def _model_columns(model: str, folder: Path) -> dict[str, str]:
     if space := content.get("search_space"):
         columns["search_space"] = str(space)
     dtypes = [_DTYPES[part] for part in parts if part in _DTYPES]
+    dtypes += ["int8"] * (path.suffix == ".tflite")  # hwnas writes no others
     return columns | dict(zip(["dtype"], dtypes, strict=False))
 
 

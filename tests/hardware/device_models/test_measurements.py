@@ -292,15 +292,17 @@ def test_files_of_exports_and_runs_identify_networks(
     rows = (
         f"exports/{a.id}/model.fp32.onnx,1.25",
         f"exports\\{b.id},2.5",
-        f"run/models/{c.id}_vela.tflite,3.5",
+        f"run/models/{c.id}.onnx,3.5",
         f"run/models/{d.id}.int8.onnx,4.5",
+        f"run/models/{d.id}_vela.tflite,4.5",
         ",5.5",
     )
     measured = read(tmp_path, tiny, f"{column},latency_ms", *rows)
     assert measured.ms == dict(zip((a, b, c), (1.25, 2.5, 3.5), strict=True))
-    wrong_dtype, missing = measured.left_out
-    assert wrong_dtype == "line 5: measured with dtype=int8: set target.dtype=int8"
-    assert "line 6: model '' is no file of a kit" in missing
+    *wrong_dtypes, missing = measured.left_out
+    expected = "line {}: measured with dtype=int8: set target.dtype=int8"
+    assert wrong_dtypes == [expected.format(5), expected.format(6)]
+    assert "line 7: model '' is no file of a kit" in missing
     advised = read(tmp_path, tiny, f"{column},latency_ms", f"run/models/{c.id},3.5")
     assert advised.ms == {c: 3.5}
 
