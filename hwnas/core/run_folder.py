@@ -297,7 +297,8 @@ MAY_CHANGE = "only n_trials, minutes, finish.minutes and finish.max_candidates m
 #: Hints for messages about settings that differ without a change by the user, by digest.
 DIFFERENCE_HINTS = {
     "data": " Images may be in memory on one machine and streamed on another: see the line "
-    "'Decoded images', and set dataset.in_memory to true or false."
+    "'Decoded images', and set dataset.in_memory to true or false.",
+    "device": " Latencies of one run are measured on one device: continue there.",
 }
 
 

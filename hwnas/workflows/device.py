@@ -8,6 +8,7 @@ from typing import Any, final
 
 from hwnas.core import package
 from hwnas.core.errors import TableError
+from hwnas.core.options import digest
 from hwnas.core.progress import Progress
 from hwnas.hardware import backends
 from hwnas.hardware.costs.table_cost import TableCostModel
@@ -20,6 +21,7 @@ from hwnas.hardware.latency_tables.latency_table import (
     table_folder,
 )
 from hwnas.hardware.latency_tables.provenance import (
+    decisive_facts,
     open_table,
     provenance_facts,
     related_table,
@@ -74,8 +76,10 @@ class MeasuredTarget:
 
     @property
     def digests(self) -> dict[str, str]:
-        """``digest`` by the name ``latency_table``; empty if costs are measured."""
-        return {"latency_table": self.digest} if self.digest else {}
+        """``digest`` by the name ``latency_table``, or that of the device if costs are measured."""
+        if self.digest:
+            return {"latency_table": self.digest}
+        return {"device": digest(decisive_facts(self.config.target, self.config.rpc))}
 
     @property
     def facts(self) -> dict[str, Any]:

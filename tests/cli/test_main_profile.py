@@ -22,6 +22,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from hwnas.__main__ import run
+from hwnas.core import machine
 from hwnas.core.progress import NullProgress
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
 from hwnas.hardware.latency_tables.latency_table import (
@@ -38,7 +39,7 @@ from hwnas.hardware.timing import TimingConfig
 from hwnas.models.graph import OpSpec, Signature
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training.data import DatasetConfig
-from hwnas.workflows import components, profile
+from hwnas.workflows import components, profile, profile_throughput
 from hwnas.workflows.config import SearchConfig
 from tests.conftest import SHARED_WEIGHTS, images_of, target
 from tests.hardware.profiling.fakes import Device, subject, timing
@@ -139,7 +140,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         patched.setattr(sys, "argv", ["hwnas"])
         patched.setattr(throughput, "BATCHES", (2,))
         patched.setattr(throughput, "_ROUNDS", 1)
-        patched.setattr(profile, "_COMPARED", 2)
+        patched.setattr(profile_throughput, "_COMPARED", 2)
         output = _output_of("profile", *LAB, *TIMING, *COUNTS)
     return Lab(path, output)
 
@@ -199,7 +200,7 @@ def test_second_profile_tunes_nothing(table: Path, monkeypatch: pytest.MonkeyPat
         raise AssertionError(f"{op} was tuned again")
 
     rng = random.Random(0)
-    monkeypatch.setattr(profile, "_extras", lambda *arguments: [])
+    monkeypatch.setattr(profile, "throughput_messages", lambda *arguments: [])
     monkeypatch.setattr(Worker, "tune", fail)
     monkeypatch.setattr(Worker, "time_network", lambda *arguments: timing(1 + rng.random() / 50))
     output = _output_of("profile", *LAB, *TIMING, *COUNTS)
@@ -476,15 +477,22 @@ def test_layers_of_run_member(lab: Lab) -> None:
     assert "cannot be read" in _error_line("profile", *LAB, f"genotype={record}")
 
 
-def test_measured_search_stores_tuned_operators(tmp_path: Path) -> None:
-    output = _output_of(*SEARCH, "n_trials=5", "run.dir=r", "cost=measured", "table.dir=own")
-    assert "ms: measured." in output
+def test_measured_search_stores_tuned_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _output_of(*SEARCH, "n_trials=5", "run.dir=r", "cost=measured", "table.dir=own")
     members = _rows(Path("r/front.csv"))
     assert {row["latency_ms_source"] for row in members} == {"measured"}
     loaded = load_table(tmp_path / "own" / "lab" / SETTING)
     assert len(loaded.entries) >= 5
     assert set(loaded.plans()) == set(loaded.entries)
     assert json.loads(Path("r/manifest.json").read_text())["n_candidates"] == 5
+    other = {**machine.describe(), "cpu": "model name=New"}
+    monkeypatch.setattr(machine, "describe", lambda: other)
+    options = ("n_trials=6", "run.resume=r", "cost=measured", "table.dir=other")
+    message = _error_line(*SEARCH, *options)
+    assert "device differs from that of the run" in message
+    assert "Latencies of one run are measured on one device" in message
 
 
 def test_profile_help_lists_targets_and_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -579,7 +587,7 @@ def test_stopped_profile_keeps_measurements(tmp_path: Path) -> None:
 def test_onnxruntime_profile_and_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    monkeypatch.setattr(profile, "_extras", lambda *arguments: [])
+    monkeypatch.setattr(profile, "throughput_messages", lambda *arguments: [])
     options = ("+target=cpu", "target.name=lab", "target.runtime=onnxruntime",
                f"target.dtype={dtype}", "search_space=few.yaml", *TIMING)  # fmt: skip
     output = _output_of("profile", *options, *COUNTS)

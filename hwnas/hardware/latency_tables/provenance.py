@@ -64,6 +64,16 @@ def device_facts(target: Target) -> dict[str, Any]:
     return {**machine.describe(), **backends.resolve_reference(backend.devices, backend)(target)}
 
 
+def decisive_facts(target: Target, remote: Remote) -> dict[str, Any]:
+    """Return the facts of the device that affect latencies; ``None`` if one does not apply.
+
+    Raises:
+        ConfigError: see ``device_facts``.
+    """
+    device = provenance_facts(target, remote)["device"]
+    return {name: device.get(name) for name in (*_DEVICE, *_ACCELERATOR)}
+
+
 def _digest(modules: Sequence[str]) -> str:
     """Return a digest of all definitions in some modules, in any order."""
     defined = sorted({code for module in modules for code in _definitions(module)})
