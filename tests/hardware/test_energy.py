@@ -68,6 +68,17 @@ def _modelled(space: str, genotype: str, batch: int, name: str = "nvidia_h100") 
     return derived_metrics(gpu, ["power_w"])(cost.figures)
 
 
+def test_figures_of_unmeasured_device_are_consistent() -> None:
+    searched = spaces.load_space(spaces.find("mbconv_small"))
+    lowered = families.get(searched.family).lower(searched, searched.smallest(), Signature(1, 10))
+    cost = base.backend_of(target("nvidia_t4")).estimate(lowered)
+    assert cost is not None
+    latency_ms = cost.figures["latency_ms"].value
+    assert sum(layer.latency_ms or 0.0 for layer in cost.layers) == pytest.approx(latency_ms)
+    power_w = cost.figures["energy_mj"].value / latency_ms
+    assert cost.details["power_active_w"] == pytest.approx(power_w)
+
+
 def test_modelled_gpu_power_is_consistent_with_measurements() -> None:
     """An H200 took 2.3 W (0 to 5.7) above idle at batch 1, 10 to 77 W (median 28) at batch 64."""
     for batch, (lowest, median, highest) in ((1, (0.0, 2.3, 5.7)), (64, (10.0, 28.0, 77.0))):

@@ -133,7 +133,13 @@ class _OfflineCosts:
         ms = cost.figures["latency_ms"].value
         low, high = ms * settings.slower_low, ms * settings.slower_high
         latency = Quantity(math.sqrt(low * high), "modelled", low, high)
-        return replace(cost, figures=host_cost(fused, self._target, latency).figures)
+        host, factor = host_cost(fused, self._target, latency), latency.value / ms
+        layers = tuple(
+            replace(layer, latency_ms=layer.latency_ms and factor * layer.latency_ms)
+            for layer in cost.layers
+        )
+        details = {**cost.details, **host.details}
+        return replace(cost, figures=host.figures, details=details, layers=layers)
 
 
 @final
