@@ -167,8 +167,8 @@ def _check_times(
     for i, time in enumerate(times):
         if abs(time - times[0] - i * HOUR) > 1:
             raise ConfigError(
-                f"{path}, row {i}: column {column} is '{texts[i][:40]}', which is not one hour after "
-                "the row before: give one row per hour, in order and without gaps."
+                f"{path}, row {i}: column {column} is '{texts[i][:40]}', which is not one hour "
+                "after the row before: give one row per hour, in order and without gaps."
             )
     n, usual_s = len(texts), _default_begin(n_hours)
     if begin_s is None and DAY % n and n % DAY:

@@ -161,7 +161,7 @@ def test_splits_with_other_classes_are_refused(tmp_path: Path) -> None:
     """For example, ``ImageFolder`` of a test folder without one of the classes."""
     other = _named()
     other.classes = ["dog"]  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="the classes of split test are dog, those of train cat, "):
+    with pytest.raises(ConfigError, match="of split test are dog, those of train cat, "):
         save_data((_named(), other), tmp_path)
 
 
