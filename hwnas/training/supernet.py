@@ -133,9 +133,9 @@ class TrainingSetup:
 
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the supernet."""
-        is_packed = annotations.weight_option_names(self.space)
-        identity = self.identity | ({"packed weights": "trained"} if is_packed else {})
-        return _checkpoint(self, identity, "supernet.safetensors")
+        is_packed = bool(annotations.weight_option_names(self.space))
+        packed = {"packed weights": "trained"} if is_packed else {}
+        return _checkpoint(self, self.identity | packed, "supernet.safetensors")
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -144,14 +144,12 @@ class TrainingSetup:
         options = self.train.decisive(without_muon(self.family.recipe))
         space, outputs = annotations.weight_relevant_space(self.space), task.description.outputs
         plugins = "".join(f", {name}" for name in tasks.plugin_identity(task.name))
-        # Earlier versions filled shifted images with black, the background of most grey images.
-        has_border = self.dataset.shift > 0 and signature.in_channels > 1
         return {
             "family": self.space.family,
             "search space": f"{space.name} ({space.digest})",
             "task": f"{signature.in_channels} channels, {outputs}{plugins}",
             "data": f"{self.data.name} ({self.data.search_digest})",
-            "augmentation": [*self.dataset.augmentation, *["border pixels"] * has_border],
+            "augmentation": _augmentation(self.dataset, signature.in_channels),
             "seed": self.seed,
             "version": [
                 torch.__version__,
@@ -286,6 +284,15 @@ class TrainingSetup:
             f"{metric}_{name}": self.quick_validation(supernet.extract(subnet), subnet)
             for name, subnet in ends.items()
         }
+
+
+def _augmentation(dataset: DatasetConfig, n_channels: int) -> list[Any]:
+    """Return the options of augmentation, for digests of trainings.
+
+    Earlier versions filled shifted images with black, which is the border of most grey images.
+    """
+    is_new = dataset.shift > 0 and n_channels > 1
+    return [*dataset.augmentation, *["border pixels"] * is_new]
 
 
 def check_supernet_exists(setup: TrainingSetup) -> None:
