@@ -38,8 +38,8 @@ class TrainingConfig:
     """Options for training a supernet or a single network."""
 
     epochs: int = bounded("[0, 100_000]", 20, _REASON)  #: passes over the training images
-    #: training images per step over all processes; default: 128, for fewer than 2,048 training
-    #: images 64 or 32, or the power of two up to a quarter of them
+    #: training images per step over all processes; default: 128, 64 for fewer than 2,048 training
+    #: images, 32 for fewer than 1,024, less for fewer than 128
     batch_size: int | None = bounded("[2, 1_000_000]", None)
     #: sgd, adamw or muon; default: that of the family, for supernets sgd instead of muon
     optimiser: str | None = None
