@@ -43,7 +43,7 @@ class OperatorPredictions:
             known_ms: Latency of each timed operator in ms.
         """
         known_ms = {op: known_ms[op] for op in sorted(known_ms, key=str)}
-        x = np.stack([_features(op) for op in known_ms])
+        x = _rows(known_ms, with_dtype=_have_dtypes(known_ms))
         mean, std = x.mean(axis=0), np.maximum(x.std(axis=0), _MIN_STD)
         rows = np.random.default_rng(0).permutation(len(x))[:_MAX_FITTED]
         y = np.log([*known_ms.values()])
@@ -77,8 +77,22 @@ class OperatorPredictions:
         known = {op: ms for op, ms in self.known_ms.items() if op not in without}
         return Surrogate(self._scaled_features(known), np.log([*known.values()]), self.fitted)
 
-    def _scaled_features(self, ops: Iterable[OpSpec]) -> Array:
-        return (np.stack([_features(op) for op in ops]) - self.mean) / self.std
+    def _scaled_features(self, ops: Collection[OpSpec]) -> Array:
+        return (_rows(ops, with_dtype=_have_dtypes(self.known_ms)) - self.mean) / self.std
+
+
+def _have_dtypes(ops: Iterable[OpSpec]) -> bool:
+    """Return whether operators have several number formats, as if each network chooses its own."""
+    return len({op.dtype for op in ops}) > 1
+
+
+def _rows(ops: Collection[OpSpec], *, with_dtype: bool) -> Array:
+    """Return the features of operators, ``(n, d)``, with or without the number format."""
+    rows = np.stack([_features(op) for op in ops])
+    if not with_dtype:
+        return rows
+    is_int8 = [2.0 * (op.dtype == "int8") for op in ops]
+    return np.column_stack([rows, is_int8])
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -221,6 +221,17 @@ def test_intervals_of_operators_have_nominal_coverage(profiled: ProfiledSpace) -
     assert np.median(errors) < 0.12
 
 
+def test_predictions_know_number_formats(profiled: ProfiledSpace) -> None:
+    ops = list(profiled.operators(0))
+    floats = {replace(op, dtype="float32"): Device().operator(op) for op in ops}
+    known = floats | {
+        replace(op, dtype="int8"): ms / 3 for op, ms in zip(ops, floats.values(), strict=True)
+    }
+    first = replace(ops[0], dtype="float32"), replace(ops[0], dtype="int8")
+    predicted = OperatorPredictions.of(known).predict(first, without=first)
+    assert predicted[first[0]][0] / predicted[first[1]][0] == pytest.approx(3, rel=0.3)
+
+
 def test_unsampled_operator_is_predicted(table: LatencyTable, profiled: ProfiledSpace) -> None:
     _begin(table, Device(), [profiled])
     rare = next(op for op, entry in table.entries.items() if entry.plan == PREDICTED)
