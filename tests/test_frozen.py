@@ -490,7 +490,8 @@ def _record() -> None:
     for_this_cpu: Row = {"fronts": {}, "exported": {}}
     content |= {"costs": {}, "identities": {}, "exported": {}}
     for name in SEARCHES:
-        folder = _run_in_new_folder(run_search, name)
+        os.chdir(tempfile.mkdtemp())  # without weights of the earlier version
+        folder = run_search(name).absolute()
         if name in DRAWN:
             content["costs"][name] = candidate_costs(folder)
         content["identities"][name] = identity(folder)
