@@ -5,7 +5,16 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from hwnas.models import spaces
+import yaml
+
+from hwnas.core import package
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.target import from_facts
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations
+from hwnas.models.graph import Signature
+from hwnas.models.int8.quantised_network import random_int8_network
+from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.spaces import Genotype, SearchSpace
 
 
@@ -63,3 +72,14 @@ def network(row: dict[str, str]) -> tuple[SearchSpace, Genotype]:
         if str(option) == row.get(prefix + choice)
     }
     return space, space.genotype(assignment)
+
+
+def npu_latency_ms(row: dict[str, str], target_name: str, n_channels: int = 1) -> float:
+    """Return the latency by Vela of the network of a row, with random weights and ten outputs."""
+    path = package.ROOT / "conf" / "target" / f"{target_name}.yaml"
+    target = from_facts(yaml.safe_load(path.read_text(encoding="utf-8")))
+    space, genotype = network(row)
+    signature = Signature(n_channels, 10)
+    lowered = annotations.lower(families.family_of(space), space, genotype, signature)
+    file = write_tflite(random_int8_network(lowered))
+    return compile_tflite(file, lowered, target).cost.figures["latency_ms"].value

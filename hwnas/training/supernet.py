@@ -133,9 +133,9 @@ class TrainingSetup:
 
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the supernet."""
-        is_packed = bool(annotations.weight_option_names(self.space))
-        packed = {"packed weights": "trained"} if is_packed else {}
-        return _checkpoint(self, self.identity | packed, "supernet.safetensors")
+        is_packed = annotations.weight_option_names(self.space)
+        identity = self.identity | ({"packed weights": "trained"} if is_packed else {})
+        return _checkpoint(self, identity, "supernet.safetensors")
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -291,8 +291,8 @@ def _augmentation(dataset: DatasetConfig, n_channels: int) -> list[Any]:
 
     Earlier versions filled shifted images with black, which is the border of most grey images.
     """
-    is_new = dataset.shift > 0 and n_channels > 1
-    return [*dataset.augmentation, *["border pixels"] * is_new]
+    is_shifted_colour = dataset.shift > 0 and n_channels > 1
+    return [*dataset.augmentation, *["border pixels"] * is_shifted_colour]
 
 
 def check_supernet_exists(setup: TrainingSetup) -> None:

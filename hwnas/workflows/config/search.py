@@ -156,7 +156,7 @@ class SearchConfig:
             raise ConfigError(
                 f"study.workers={self.study.workers}: with cost=measured, processes on one machine "
                 "would disturb each other's measurements: set study.workers=1, and start the "
-                "search on several machines instead."
+                "search on several machines of one kind instead."
             )
         of_task = tasks.get(self.dataset.task).metrics
         metric = next((name for name in self.objectives if name in of_task), of_task[0])
