@@ -66,7 +66,7 @@ def test_simulation_reports_effect_of_failures(
     assert all(row["late_low"] <= row["late"] <= row["late_high"] for row in rows)
     throttled = hwnas.simulate(folder / "plan", throttle="cpu:0.05", n_seeds=2, run__dir="c")
     late = max(row["late"] for row in throttled.table().to_pylist())
-    assert late > max(row["late"] for row in rows)
+    assert late > 0.75, "only requests after the slowdown count, two thirds of all"
 
 
 def test_repeated_kills_fail_further_machines(

@@ -255,6 +255,7 @@ def _dates(*hours: int) -> list[str]:
         ("Hour", [0, 1, 3, 2], "row 2: column hour is '3', expected 2"),
         ("time", ["2026-01-31T02:00+02:00", *_dates(*range(1, 24))], None),
         ("time", _dates(0, 2, 1), "row 1: column time is '2026-01-31T02:00', which is not one"),
+        ("timestamp", _dates(0, 2, 1), "row 1: column timestamp is '2026-01-31T02:00', which is"),
         ("time", _dates(*range(6, 14)), "begins at 2026-01-31T06:00, but hour 0 of the plan is at "
          "00:00 UTC: begin the rows at that time, or set begin=2026-01-31T06:00"),
         ("time", [f"2026-01-31 {hour:02}:00:30" for hour in range(8)], "rows at that time."),
