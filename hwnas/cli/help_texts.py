@@ -71,8 +71,8 @@ ABOUT = {
     "the network for both, and writes an export to runs/compress/TIME/ID/.",
     "verify": "Repeat the proof of an export with the installed runtimes: digests of files, "
     "outputs, the accuracy on the test split where torch and the data are available, and with "
-    "+target=NAME the costs. Executes no code of the export. Exit code 1 if a check fails. Writes "
-    "nothing.",
+    "+target=NAME the costs. Executes no code of the export without key or target. Exit code 1 if "
+    "a check fails. Writes nothing.",
     "split": "Split an exported network at each place where a single tensor crosses. Head and "
     "tail may run on different devices. Compares outputs with the whole network and times both "
     "parts. Writes runs/split/TIME/: the parts, cuts.csv and profile.csv (for plans).",

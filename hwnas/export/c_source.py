@@ -168,7 +168,7 @@ def _resized_frame(side: int, channels: int, decoded: int) -> NDArray[np.uint8]:
     from PIL import Image  # ``verify`` runs where Pillow is not installed
 
     square = Image.fromarray(frame[:, left : left + height].squeeze())
-    for size in (decoded, side) if decoded < side else (side,):
+    for size in (decoded, side):
         square = square.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(square)
 

@@ -324,11 +324,12 @@ def read_photo(path):
         photo = photo.convert("L" if spec["channels"] == "grey" else "RGB")
     except OSError as error:
         sys.exit(f"{{path}}: {{error.strerror or error}}")
-    width, height = photo.size
-    square, bilinear = min(width, height), Image.Resampling.BILINEAR
-    left, top = (width - square) / 2, (height - square) / 2
+    if (width > height) != (photo.width > photo.height):  # rotated
+        width, height = height, width
+    x, y = photo.width / width, photo.height / height  # of draft
+    left, top, bilinear = (width - square) / 2, (height - square) / 2, Image.Resampling.BILINEAR
     if photo.size != (side, side):
-        box = (left, top, left + square, top + square)
+        box = (left * x, top * y, (left + square) * x, (top + square) * y)
         photo = photo.resize((side, side), bilinear, box)
     planes = np.asarray(photo).reshape(side, side, -1).transpose(2, 0, 1).astype(np.float32)
     size = spec["shape"][1], spec["shape"][0]

@@ -41,7 +41,14 @@ from hwnas.workflows import components
 from hwnas.workflows.config import ExportConfig, SearchConfig
 from hwnas.workflows.config.compose import with_networks
 from hwnas.workflows.networks import data_options
-from hwnas.workflows.proof_record import ExportRequest, PickedNetwork, record, reported, title
+from hwnas.workflows.proof_record import (
+    ExportRequest,
+    PickedNetwork,
+    record,
+    reported,
+    search_record,
+    title,
+)
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.result_folders import Export
 from hwnas.workflows.search import context, finish_runs
@@ -224,15 +231,18 @@ def _missing_exports(
     """Return the names of networks that the same, interrupted command has not exported yet.
 
     Raises:
-        RunError: a folder of another command exists, or all exports exist.
+        RunError: a folder of another command or of other weights exists, or all exports exist.
     """
     missing = []
-    for name in names.values():
-        place = order.root / name
-        command = None
+    for (target, genotype_id), name in names.items():
+        known, is_same = search_record(order, target, genotype_id), False
         with contextlib.suppress(RunError):
-            command = read_proof(place)["made"]["command"]
-        if command != order.command:
+            proof = read_proof(order.root / name)
+            files = (proof["source"]["reported"] or {}).get("files")
+            is_same = proof["made"]["command"] == order.command and (
+                files == (known and known["files"])
+            )
+        if not is_same:
             folders.check_free(order.root, name)
             missing.append(name)
     for name in names.values():

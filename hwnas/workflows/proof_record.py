@@ -21,7 +21,7 @@ from hwnas.models.families import annotations
 from hwnas.models.graph import n_macs, n_params
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
-from hwnas.nas.verified_files import read_model
+from hwnas.nas.verified_files import VerifiedModelFile, read_model
 from hwnas.tasks.metrics import metric_of
 from hwnas.workflows.config import ExportConfig
 from hwnas.workflows.config.arguments import of_target
@@ -193,6 +193,16 @@ def _weights(pick: PickedNetwork, manifest: Manifest) -> Row:
     return {"supernet": None, "trained_epochs": parts.config.trained.fidelities[:n]}
 
 
+def search_record(order: ExportRequest, target: str, genotype_id: str) -> VerifiedModelFile | None:
+    """Return ``models/ID.json`` of the run for a target; ``None`` if the network is not verified.
+
+    Raises:
+        RunError: the file is damaged, or of a newer version of hwnas.
+    """
+    run = Path(order.config.run)
+    return read_model(run / target if (run / target).is_dir() else run, genotype_id)
+
+
 def reported(order: ExportRequest, pick: PickedNetwork, files: Mapping[str, str]) -> Row | None:
     """Return the metrics, costs and file digests that the search recorded in ``models/ID.json``.
 
@@ -204,9 +214,7 @@ def reported(order: ExportRequest, pick: PickedNetwork, files: Mapping[str, str]
         pick: The network.
         files: SHA-256 of the files of the export, by name.
     """
-    run = Path(order.config.run)
-    folder = run / pick.context.target if (run / pick.context.target).is_dir() else run
-    if (known := read_model(folder, pick.genotype.id)) is None:
+    if (known := search_record(order, pick.context.target, pick.genotype.id)) is None:
         return None
     weights, finishing = "these weights", pick.manifest.get("finishing")
     in_int8 = any(name.endswith("_int8") for name in known["figures"])

@@ -198,7 +198,7 @@ class _RepeatedProof:
         )
 
     def _session(self, name: str, worker: RetryingPool | None) -> Session:
-        """Return a session of an artefact; no code of the export is executed."""
+        """Return a session of an artefact; ``model.py`` is written again instead of executed."""
         if name != runtimes.TORCH:
             return runtimes.session(self._folder, name, worker)
         with tempfile.TemporaryDirectory() as temporary:
@@ -277,6 +277,11 @@ class _RepeatedProof:
         if (why := runtimes.hindrance(name)) or not runtimes.needs_worker(name):
             return why
         target = proofs.target_of(self._recorded)
+        if not self._config.key and self._config.target is None:
+            return (
+                "it is native code of the export; to run it, check its signature with key=FILE, or "
+                f"add +target={target.name} if you trust its origin"
+            )
         return base.backend_of(target).unavailable_reason(name, self._config.rpc)
 
     def _test_split(self) -> Iterable[Any] | None:

@@ -1,8 +1,11 @@
 """The verbs ``export`` and ``verify`` on the command line."""
 
+import ast
 import hashlib
 import importlib.util
+import io
 import json
+import math
 import os
 import py_compile
 import re
@@ -40,6 +43,7 @@ from hwnas.export.checks import Check
 from hwnas.export.folder import BUILDING
 from hwnas.export.reference_images import prepared
 from hwnas.export.runtimes import load_module
+from hwnas.training.data.encoded import ImageShape, decode
 from tests.conftest import SHARED_WEIGHTS, few_of
 from tests.core.unusable import CHANGES, edit
 from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
@@ -546,6 +550,14 @@ def test_export_continues_after_interruption(
     assert run(["verify", str(folders[0])]) == 0
     assert run(command) == 2
     assert "already exists: remove it" in capfd.readouterr().err
+    shutil.rmtree(folders[0])
+    proof = json.loads(existing.read_text())
+    reported = proof["source"]["reported"]
+    reported["files"] = dict.fromkeys(reported["files"], "0" * 64)  # of other weights
+    existing.write_text(json.dumps(proof))
+    assert run(command) == 2
+    assert f"{folders[1]} already exists: remove it" in capfd.readouterr().err
+    assert not folders[0].exists()
 
 
 @pytest.mark.slow
@@ -653,6 +665,28 @@ def test_run_py_prints_class_and_confidence_of_photos(exported: Path, tmp_path: 
         assert message in completed.stderr
         assert "Traceback" not in completed.stderr
     assert "python run.py photo.png" in run_file(str(exported / "run.py"), blocked=blocked).stderr
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("size", [(640, 427), (500, 375), (333, 500)])
+def test_run_py_reads_photos_like_training_images(
+    exported: Path, size: tuple[int, int], orientation: int
+) -> None:
+    source = ast.parse((exported / "run.py").read_text())
+    (function,) = (n for n in source.body if getattr(n, "name", "") == "read_photo")
+    spec = {"decoded_side": 28, "channels": "rgb", "shape": [16, 16, 3]}
+    namespace: dict[str, Any] = {"spec": spec, "np": np, "math": math, "sys": sys}
+    exec(compile(ast.Module([function], []), "run.py", "exec"), namespace)
+    noise = np.random.default_rng(0).integers(0, 256, (9, 13, 3), np.uint8)
+    photo = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    content = io.BytesIO()
+    photo.save(content, "JPEG", exif=exif)
+    decoded = decode(content.getvalue(), ImageShape(28, "RGB"))
+    expected = pixels_of(torch.from_numpy(decoded.copy())[None], 16)[0]
+    result = namespace["read_photo"](content)
+    assert np.abs(result.astype(int) - expected.astype(int)).max() <= 1
 
 
 @pytest.mark.slow

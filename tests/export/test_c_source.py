@@ -59,8 +59,10 @@ def _compile(folder: Path, files: dict[str, str]) -> Path:
     return folder / "c" / "host"
 
 
-def _files(export: Path, name: str, classes: tuple[str, ...]) -> dict[str, str]:
-    spec = {**json.loads((export / "preprocessing.json").read_text()), "decoded_side": 8}
+def _files(
+    export: Path, name: str, classes: tuple[str, ...], decoded_side: int = 8
+) -> dict[str, str]:
+    spec = json.loads((export / "preprocessing.json").read_text()) | {"decoded_side": decoded_side}
     task = ClassificationTask(classes)
     return c_files(_network(export, name), task, spec, _tested(export, spec))
 
@@ -152,15 +154,25 @@ def test_c_example_reproduces_proof(export: Path, tmp_path: Path, program: Path)
     assert np.abs(values - expected).max() == pytest.approx(agreement["max_error"], rel=1e-5)
 
 
+@pytest.fixture(scope="module", params=[8, 12, 20])
+def resizing(
+    request: pytest.FixtureRequest, export: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, int]:
+    """Return a program of the C files for an input side of 12, and the side of stored images."""
+    files = _files(export, "model.int8.tflite", LABELS, decoded_side=request.param)
+    return _compile(tmp_path_factory.mktemp("c"), files), request.param
+
+
 @pytest.mark.parametrize("size", [(12, 12), (40, 31), (480, 640), (7, 9)])
-def test_c_resize_equals_pillow(program: Path, size: tuple[int, int]) -> None:
+def test_c_resize_equals_pillow(resizing: tuple[Path, int], size: tuple[int, int]) -> None:
+    program, decoded_side = resizing
     image = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     command = [str(program), "resize", *map(str, size)]
     completed = subprocess.run(command, input=image.tobytes(), capture_output=True, check=True)
     side = min(size)
     top, left = ((n - side) // 2 for n in size)
     square = Image.fromarray(image[top : top + side, left : left + side])
-    for n in (8, 12):  # decoded and input sides
+    for n in (decoded_side, 12):
         square = square.resize((n, n), Image.Resampling.BILINEAR)
     expected: NDArray[np.uint8] = np.asarray(square)
     resized = np.frombuffer(completed.stdout, np.uint8).reshape(12, 12)

@@ -52,8 +52,8 @@ void hwnas_resize(const uint8_t *image, size_t height, size_t width, uint8_t *pi
   const size_t side = height < width ? height : width;
   const size_t top = (height - side) / 2, left = (width - side) / 2;
   const uint8_t *square = image + (top * width + left) * HWNAS_CHANNELS;
-#if HWNAS_DECODED < HWNAS_HEIGHT || HWNAS_DECODED < HWNAS_WIDTH
-  /* The training images were enlarged to the input: lose the same details first. */
+#if HWNAS_DECODED != HWNAS_HEIGHT || HWNAS_DECODED != HWNAS_WIDTH
+  /* The training images were resized twice: to the size in which they are stored, and to the input. */
   static uint8_t decoded[HWNAS_DECODED * HWNAS_DECODED * HWNAS_CHANNELS];
   resize(square, width, side, HWNAS_DECODED, HWNAS_DECODED, decoded);
   resize(decoded, HWNAS_DECODED, HWNAS_DECODED, HWNAS_HEIGHT, HWNAS_WIDTH, pixels);

@@ -140,7 +140,7 @@ static void test_preprocessing(void) {
   hash_begin();
   hash_add(table, sizeof table);
   report(hash_is(table_digest), "hwnas_preprocess is right for all pixel values");
-  for (size_t i = 0; i < sizeof frame; i++) frame[i] = (uint8_t)(i * i / 7 % 251);
+  for (size_t i = 0; i < sizeof frame; i++) frame[i] = (uint8_t)((uint64_t)i * i / 7 % 251);
   hwnas_resize(frame, FRAME_HEIGHT, FRAME_WIDTH, image);
   for (size_t i = 0; i < HWNAS_INPUTS; i++) {
     const int difference = image[i] - resized[i];

@@ -35,7 +35,8 @@ _LATENCIES = ("", "latency", "time", "p50", "median")  #: words before the unit
 _RATES = ("throughput_ips", "images_per_s", "ips", "fps")
 _NAMES = "latency_ms, latency_us, latency_s or latency_ns, or fps (images per second)"
 _MODELS = ("model", "file", "name")  #: columns with paths of model files, in this order
-_DTYPES = {"int8": "int8", "fp32": "float32"}  #: by a part of the name of a model file
+#: By a part of the name of a model file; hwnas writes TFLite in int8 only.
+_DTYPES = {"int8": "int8", "tflite": "int8", "fp32": "float32"}
 _SEPARATORS = ",;\t"
 _MIN_MS, _MAX_MS = 1e-6, 1e8  #: a clock cycle, and a day
 _MIN_READINGS = 2  #: minimum number of sentinel readings to check the speed
@@ -96,8 +97,7 @@ def read_measurements(
     notes: list[str] = []
     all_readings: list[_Reading] = []
     for path in paths:
-        prefix = f"{path} " * (len(paths) > 1)
-        readings = list(_readings(path, prefix, space, facts, notes))
+        readings = list(_readings(path, f"{path} " * (len(paths) > 1), space, facts, notes))
         if not readings:
             raise TableError(f"measured={path}: no row can be used. The last one: {notes[-1]}.")
         _check_timer(path, readings, allowed)
@@ -105,9 +105,10 @@ def read_measurements(
         all_readings += readings
     _check_one(all_readings)
     _check_speed(all_readings, allowed)
-    by_genotype = _by_genotype(all_readings)
-    agreed = {g: _agreed_ms(g, readings, allowed, notes) for g, readings in by_genotype.items()}
-    used = {g: ms for g, ms in agreed.items() if ms is not None}
+    used = {}
+    for genotype, readings in _by_genotype(all_readings).items():
+        if (ms := _agreed_ms(genotype, readings, allowed, notes)) is not None:
+            used[genotype] = ms
     if not used:
         raise TableError(
             f"measured: no network can be used. The reason for the last one: {notes[-1]}. End "
@@ -162,13 +163,10 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
         reader = csv.DictReader(lines, delimiter=separator)
         reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
         rows = list(reader)  # the file may be incomplete: the device is still measuring
-    except OSError as error:
+    except (OSError, safe_read.CorruptFileError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise TableError(
-            f"measured={path} cannot be read: {error.strerror}. Give the path of a CSV file."
-        ) from None
-    except (safe_read.CorruptFileError, csv.Error) as error:
-        raise TableError(
-            f"measured={path} cannot be read: {error}. Give a CSV file in UTF-8."
+            f"measured={path} cannot be read: {reason}. Give the path of a CSV file in UTF-8."
         ) from None
     if not rows:
         raise TableError(
@@ -232,27 +230,31 @@ def _kit_columns(model: str, by_id: Mapping[str, _KitNetwork]) -> dict[str, str]
     network = by_id.get(name.removesuffix(".onnx").removesuffix(".tflite"))
     if network is None:
         return {"genotype": ""}
-    genotype = json.dumps(network["genotype"])
-    return {"genotype": genotype, "search_space": network["search_space"]}
+    return {"genotype": json.dumps(network["genotype"]), "search_space": network["search_space"]}
 
 
 def _model_columns(model: str, folder: Path) -> dict[str, str]:
-    """Return the columns that identify a file of an export or a run; none if it is of neither."""
-    path = folder / model.replace("\\", "/")
+    """Return the columns that identify a file of an export or a run; none if it is of neither.
+
+    None either for pruned networks and segments: the latency is not that of their genotype.
+    """
+    path, content = folder / model.replace("\\", "/"), dict[str, Any]()
     parts = re.split(r"[._]", path.name)
     proof = (path if path.is_dir() else path.parent) / "proof.json"
     record = path.with_name(f"{parts[0]}.json")  # of the network ID in RUN/models
     if proof.is_file():
-        content = read_json(dict[str, Any], proof, TableError).get("model") or {}
+        proven = read_json(dict[str, Any], proof, TableError)
+        pruned = any(step["step"] == "narrowed" for step in proven["finishing"]["steps"])
+        if not pruned and (path.is_dir() or path.name in proven["files"]):
+            content = proven["model"]
     elif model and record.is_file():
         content = read_json(dict[str, Any], record, TableError)
-    else:
+    if not content or any(re.fullmatch(r"segment\d+", part) for part in parts):
         return {"genotype": ""}
-    columns = {"genotype": json.dumps(content.get("genotype"))}
+    columns = {"genotype": json.dumps(content["genotype"])}
     if space := content.get("search_space"):
         columns["search_space"] = str(space)
     dtypes = [_DTYPES[part] for part in parts if part in _DTYPES]
-    dtypes += ["int8"] * (path.suffix == ".tflite")  # hwnas writes no others
     return columns | dict(zip(["dtype"], dtypes, strict=False))
 
 
@@ -285,8 +287,8 @@ def _genotype(row: Row, space: Space) -> Genotype:
     if "model" in row and not row["genotype"]:
         raise ValueError(
             f"model {row['model']!r} is no file of a kit (kit.json beside this file), of an export "
-            "or of RUN/models; write its path, from the folder of this file on; if you have only "
-            "its id, write RUN/models/ID"
+            "(neither pruned nor a segment) or of RUN/models; write its path, from the folder of "
+            "this file on; if you have only its id, write RUN/models/ID"
         )
     if not isinstance(options, dict):
         raise ValueError(
@@ -330,8 +332,7 @@ def _check_timer(path: Path, readings: Sequence[_Reading], allowed: float) -> No
         return
     values = [Decimal(reading.text.strip()) for reading in readings]
     step, is_constant = _step(values), len({*values}) == 1
-    half = float(step / 2 / statistics.median(values))
-    if half <= allowed and not is_constant:
+    if (half := float(step / 2 / statistics.median(values))) <= allowed and not is_constant:
         return
     cause = (
         f"all {n_networks} networks have the value {values[0]}"
@@ -370,8 +371,7 @@ def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
             continue
         middle = (len(ms) + 1) // 2
         before, after = min(ms[:middle]), min(ms[middle:])
-        drift = max(before, after) / min(before, after) - 1
-        if drift > allowed:
+        if (drift := max(before, after) / min(before, after) - 1) > allowed:
             larger = math.ceil(drift * 100 + 1) / 100
             accept = f", or set drift={larger:g}" if larger < 1 else ""
             raise TableError(

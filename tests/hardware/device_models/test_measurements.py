@@ -1,5 +1,6 @@
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -280,11 +281,15 @@ def test_files_of_exports_and_runs_identify_networks(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], column: str
 ) -> None:
     a, b, c, d = genotypes
-    for genotype in (a, b):
+    for genotype, steps in ((a, ["fine-tuned"]), (b, []), (d, ["fine-tuned", "narrowed"])):
         folder = tmp_path / "exports" / genotype.id
         folder.mkdir(parents=True)
-        model = {"genotype": genotype.to_dict(), "search_space": "tiny"}
-        (folder / "proof.json").write_text(json.dumps({"model": model}))
+        proof = {
+            "model": {"genotype": genotype.to_dict(), "search_space": "tiny"},
+            "files": {"model.fp32.onnx": "", "model.segment0.fp32.onnx": ""},
+            "finishing": {"steps": [{"step": step} for step in steps]},
+        }
+        (folder / "proof.json").write_text(json.dumps(proof))
     models = tmp_path / "run" / "models"
     models.mkdir(parents=True)
     for genotype in (c, d):
@@ -295,14 +300,19 @@ def test_files_of_exports_and_runs_identify_networks(
         f"run/models/{c.id}.onnx,3.5",
         f"run/models/{d.id}.int8.onnx,4.5",
         f"run/models/{d.id}_vela.tflite,4.5",
+        f"exports/{a.id}/model.segment0.fp32.onnx,0.5",
+        f"exports/{a.id}/model.onnx,0.5",
+        f"exports/{d.id},0.5",
         ",5.5",
     )
     measured = read(tmp_path, tiny, f"{column},latency_ms", *rows)
     assert measured.ms == dict(zip((a, b, c), (1.25, 2.5, 3.5), strict=True))
-    *wrong_dtypes, missing = measured.left_out
+    *wrong_dtypes, segment, unlisted, pruned, missing = measured.left_out
     expected = "line {}: measured with dtype=int8: set target.dtype=int8"
     assert wrong_dtypes == [expected.format(5), expected.format(6)]
-    assert "line 7: model '' is no file of a kit" in missing
+    for line, message in zip(range(7, 10), (segment, unlisted, pruned), strict=True):
+        assert re.match(f"line {line}: model 'exports.* is no file of a kit", message)
+    assert "line 10: model '' is no file of a kit" in missing
     advised = read(tmp_path, tiny, f"{column},latency_ms", f"run/models/{c.id},3.5")
     assert advised.ms == {c: 3.5}
 
