@@ -31,6 +31,7 @@ _ALLOWED = (
     "or DataLoader; a Hugging Face Dataset; a dict of these with the keys train, validation, test."
 )
 _KEYS = (("image", "img", "pixel_values"), ("label", "labels", "class", "value", "target"))
+_N_REPEATED = 10  # items that are read twice, to find random transforms
 _PIXELS = "give uint8, whole numbers from 0 to 255, or numbers from 0 to 1, without normalisation"
 
 
@@ -144,15 +145,27 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def _read_items(data: Any, index: Iterable[int]) -> Iterable[Any]:
-    for i in index:
+    for n, i in enumerate(index):
         try:
-            yield data[i]
+            item = data[i]
+            again = data[i] if n < _N_REPEATED else item
         except Exception as error:  # of the user's code
             reason = f"{type(error).__name__}: {error}".rstrip(": ")  # the text may be empty
             raise ConfigError(
                 f"{ARGUMENT}: item {i} cannot be read: {reason}. Correct the data set, or remove "
                 "this item."
             ) from error
+        if again is not item and not _have_equal_images(_pair(i, item), _pair(i, again)):
+            raise ConfigError(
+                f"{ARGUMENT}: item {i} has another image when it is read again: the data set "
+                "changes images at random. Remove its random transforms: hwnas reads each image "
+                "once and changes it in each epoch (dataset.flip, dataset.shift, dataset.crop)."
+            )
+        yield item
+
+
+def _have_equal_images(pair: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    return np.array_equal(_as_numpy(pair[0]), _as_numpy(other[0]))
 
 
 def _loader_items(loader: "DataLoader[Any]") -> Iterable[Any]:

@@ -17,7 +17,10 @@ from hwnas.training.data.encoded import SPLITS, ImageFiles, ImageSource
 _MAX_DEPTH = 32
 _SYSTEM = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"  # a RAM disk, which may hold data
-_SYSTEM_FOLDERS = {"#recycle", "$recycle.bin", "lost+found", "system volume information"}
+_SYSTEM_FOLDERS = {
+    "#recycle", "$recycle.bin", "lost+found", "system volume information",
+    "@eadir", "@recycle", "__macosx", "__pycache__",
+}  # fmt: skip
 
 
 def files(where: str, path: Path) -> Iterator[Path]:
@@ -34,7 +37,7 @@ def files(where: str, path: Path) -> Iterator[Path]:
 
 def is_hidden(name: str) -> bool:
     """Return whether a file or folder is skipped: hidden, or made by an operating system."""
-    return name.startswith((".", "__", "@")) or name.lower() in _SYSTEM_FOLDERS
+    return name.startswith(".") or name.lower() in _SYSTEM_FOLDERS
 
 
 def _files(where: str, path: Path, parents: tuple[tuple[int, int], ...]) -> Iterator[Path]:
@@ -243,12 +246,28 @@ def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> Imag
     images_of_split = {split: _images_by_class(where, folder) for split, folder in used.items()}
     labels = {split: [label for label, _ in images] for split, images in images_of_split.items()}
     _check_csv(where, path, labels["train"])
+    if images_of_split.keys() != set(SPLITS):
+        notes.append(_subfolder_note(where, used["train"], images_of_split["train"]))
     targets, names = kind.targets(where, labels, None)
     encoded = {
         split: ImageFiles(where, [file for _, file in images_of_split[split]])
         for split in images_of_split
     }
     return ImageSource(encoded, targets, names, tuple(filter(None, notes)))
+
+
+def _subfolder_note(where: str, root: Path, images: Sequence[tuple[str, Path]]) -> str:
+    """Return a warning if images that will be split lie in folders inside those of classes."""
+    inner = [file.parent for _, file in images if len(file.relative_to(root).parts) > 2]
+    if not inner:
+        return ""
+    return (
+        f"{where}: {len(inner)} images lie in {counted(len(set(inner)), 'folder')} inside the "
+        f"folders of classes, such as {inner[0].relative_to(root)}. They are split one by one: if "
+        "such a folder holds one recording or one person, similar images are in the training and "
+        "the test split, and accuracies are too high. Then make folders train, validation and "
+        "test yourself."
+    )
 
 
 def _left_out_note(where: str, folder: Path) -> str:

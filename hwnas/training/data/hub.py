@@ -30,6 +30,12 @@ from hwnas.training.data.folders import (
 )
 from hwnas.training.options import DatasetConfig
 
+#: Columns that name a group of related images.
+_GROUP = re.compile(
+    "(patient|subject|speaker|participant|person|user|session|recording|video|scene|group)"
+    "([_ -]?(id|nr|no|number|name))?"
+)
+
 
 def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskType) -> ImageSource:
     """Return the images and targets of ``path``, or without a path those of ``config.hub_id``.
@@ -41,7 +47,8 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
     import datasets
     from huggingface_hub import constants
 
-    tables = _open(where, config, path)
+    notes: list[str] = []
+    tables = _split_by_column(where, _open(where, config, path), config, notes)
     chosen = chosen_splits(where, list(tables), config.test_split)
     splits = {split: tables[name] for split, name in chosen.items()}
     for split, table in splits.items():
@@ -55,7 +62,6 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
     image = _column(where, splits["train"], config.image_column, requests, 0)
     label = _column(where, splits["train"], config.label_column, requests, 1)
     labels = {split: table.data.column(label).to_pylist() for split, table in splits.items()}
-    notes = []
     for split in ("validation", "test"):
         if kind.categorical and all(value in (None, -1) for value in labels.get(split, [0])):
             notes.append(
@@ -93,6 +99,44 @@ def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any
         raise
     except Exception as error:  # datasets, pyarrow and the hub raise many kinds
         raise _reading_error(where, config, path, error) from None
+
+
+def _split_by_column(
+    where: str, tables: dict[str, Any], config: DatasetConfig, notes: list[str]
+) -> dict[str, Any]:
+    """Return the tables by the values of the column ``split``, if there is one table that has it.
+
+    Adds a note about columns that name a group of related images and are not used.
+    """
+    import datasets
+
+    if len(tables) > 1:
+        return tables
+    (table,) = tables.values()
+    known = {config.image_column, config.label_column}
+    columns = [c for c in table.column_names if c not in known]
+    column = next((c for c in columns if c.lower() == "split"), None)
+    if column is None:
+        groups = [f"'{c}'" for c in columns if _GROUP.fullmatch(c.lower())]
+        if groups:
+            notes.append(
+                f"{where}: {' and '.join(groups)} is not used: images of one group are in the "
+                "training and the test split, and accuracies may be too high. Add a column 'split' "
+                "with train, validation and test."
+            )
+        return tables
+    values = [str(value) for value in table.data.column(column).to_pylist()]
+    if wrong := next((value for value in values if split_of(value) not in SPLITS), None):
+        raise DataError(
+            f"{where}: column '{column}' has the value '{wrong}'. Allowed: train, validation, "
+            "test. Correct it, or rename the column if it has another meaning."
+        )
+    content, splits = table.data.table, np.array([split_of(value) for value in values])
+    return {
+        split: datasets.Dataset(content.filter(pa.array(splits == split)), table.info)
+        for split in SPLITS
+        if (splits == split).any()
+    }
 
 
 def _tables_beside_images(where: str, path: Path) -> dict[str, list[str]]:

@@ -22,6 +22,7 @@ from hwnas.training.data.splits import DataSplit, ImageRows, InMemorySplit, ahea
 from hwnas.training.options import DatasetConfig
 
 _BATCH = 256  # images of a streamed split per batch
+_MAX_SCALE_RATIO = 3.0  # of standard deviations of regression values without a warning
 _MAX_IMBALANCE = 5.0  # ratio of the largest to the smallest class without a warning
 _FEW_IMAGES = 5  # images of a class in a split, below which a note warns
 _DARK = 32  # largest value of training images, below which a note warns
@@ -152,10 +153,13 @@ class ImageData:
         yield from ahead(split, batch, range(len(chunks)))
 
 
-def class_notes(data: ImageData) -> list[str]:
-    """Return warnings about similar names, imbalanced classes, and splits with few of a class."""
+def target_notes(data: ImageData) -> list[str]:
+    """Return warnings about similar names, imbalanced classes, and splits with few of a class.
+
+    For regression, about values of different scales.
+    """
     if not data.class_counts:
-        return []
+        return [*_scale_notes(data.task.names, data.train.targets.numpy())]
     counts = data.class_counts["train"]
     (few, n_few), (many, n_many) = (f(counts.items(), key=itemgetter(1)) for f in (min, max))
     notes = [*_similar_names(counts)]
@@ -171,6 +175,19 @@ def class_notes(data: ImageData) -> list[str]:
         for split in ("validation", "test")
         for line in _split_notes(split, data.class_counts[split])
     ]
+
+
+def _scale_notes(names: Sequence[str], targets: Targets) -> Iterator[str]:
+    """Yield a warning if the mean error of regression hardly depends on some of the values."""
+    by_std = sorted(zip(targets.std(axis=0).tolist(), names, strict=True))
+    (small, name), (large, other) = by_std[0], by_std[-1]
+    if large > _MAX_SCALE_RATIO * small:
+        yield (
+            f"The values have different scales: the standard deviation of '{name}' is {small:.3g}, "
+            f"that of '{other}' {large:.3g}. The error (mae) is the mean over all values and "
+            f"hardly depends on '{name}'. Divide each value by its standard deviation, or by the "
+            "error that you can accept."
+        )
 
 
 def _similar_names(counts: Mapping[str, int]) -> Iterator[str]:

@@ -35,8 +35,8 @@ from hwnas.training.data.hub import EMBEDDED, read_table
 from hwnas.training.data.image_data import (
     SPLIT_SEED,
     ImageData,
-    class_notes,
     divide,
+    target_notes,
     value_notes,
 )
 from hwnas.training.data.splits import (
@@ -115,14 +115,20 @@ def _image_data(
     names: tuple[str, ...],
     notes: Sequence[str],
 ) -> ImageData:
+    notes = [*notes]
     counts = _value_counts(splits["train"])
     mean, std = _normalisation(counts)
     task = tasks.get(config.task).task(names, splits["train"].targets.numpy())
     used = np.flatnonzero(counts.sum(axis=0))
     values = int(used[0]), int(used[-1])
+    if len(counts) > 1 and (counts == counts[0]).all():
+        notes.append(
+            "The channels of the training images are equal: they are grey images stored in colour. "
+            "Convert them to grey (mode L) for networks with a single input channel."
+        )
     parts = splits["train"], splits["validation"], splits["test"]
     data = ImageData(config.name, *parts, task, mean, std, values=values)
-    return replace(data, notes=(*notes, *value_notes(values), *class_notes(data)))
+    return replace(data, notes=(*notes, *value_notes(values), *target_notes(data)))
 
 
 def _embedded_splits(

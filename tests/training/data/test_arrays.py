@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch.utils.data import DataLoader, Subset, TensorDataset, WeightedRandomSampler
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 
 from hwnas.core.errors import ConfigError
 from hwnas.core.progress import NullProgress
@@ -265,3 +267,22 @@ def test_files_with_other_arrays_are_refused(
     np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=message):
         _load(tmp_path / "x.npz")
+
+
+def test_random_transforms_are_refused(tmp_path: Path) -> None:
+    class Mirrored(Dataset[Any]):
+        def __init__(self, probability: float) -> None:
+            self._probability, self._rng = probability, np.random.default_rng(0)
+
+        def __len__(self) -> int:
+            return N
+
+        def __getitem__(self, i: int) -> tuple[Tensor, str]:
+            image = torch.arange(64, dtype=torch.uint8).reshape(8, 8) + i
+            mirrored = self._rng.random() < self._probability
+            return (image.flip(1) if mirrored else image), "ab"[i % 2]
+
+    with pytest.raises(ConfigError, match="changes images at random"):
+        save_data(Mirrored(0.5), tmp_path)
+    assert save_data(Mirrored(1.0), tmp_path).is_file()
+    assert save_data(DataLoader(Mirrored(0.0), shuffle=True), tmp_path).is_file()

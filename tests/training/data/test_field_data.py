@@ -597,3 +597,73 @@ def test_table_beside_no_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no images, only a table that names them"):
         load_images(tmp_path)
     gc.collect()
+
+
+# ``datasets`` leaves the CSV file open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_column_split_divides_images(tmp_path: Path) -> None:
+    splits = ["train"] * 24 + ["val"] * 6 + ["Test"] * 10
+    rows = [f"{i}.png,{CLASSES[i % 2]},{split},{i // 4}" for i, split in enumerate(splits)]
+    table = "\n".join(["file_name,label,split,patient", *rows])
+    data = load_images(_write_metadata(tmp_path / "d", table.encode(), 40))
+    assert _sizes(data) == [24, 6, 10]
+    assert "patient" not in " ".join(data.notes)
+    images = pa.array([{"bytes": content, "path": None} for content in _images(40)])
+    mixed = ["train", "train", "test", "test"] * 10
+    for names, sizes in ((splits, [24, 6, 10]), (mixed, [18, 2, 20])):
+        columns = {"image": images, "label": [*CLASSES] * 20, "Split": names}
+        pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+        assert _sizes(load_images(tmp_path / "x.parquet")) == sizes
+    columns["Split"] = ["train", "fold2"] * 20
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="column 'Split' has the value 'fold2'"):
+        load_images(tmp_path / "x.parquet")
+    gc.collect()
+
+
+def test_columns_of_groups_are_noted(tmp_path: Path) -> None:
+    images = pa.array([{"bytes": content, "path": None} for content in _images(40)])
+    columns = {"image": images, "label": [*CLASSES] * 20, "Patient_ID": [i // 4 for i in range(40)]}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    data = load_images(tmp_path / "x.parquet")
+    assert "'Patient_ID' is not used: images of one group" in " ".join(data.notes)
+
+
+def test_folders_inside_classes_are_noted_if_images_are_split(tmp_path: Path) -> None:
+    for name in CLASSES:
+        write_folder(tmp_path / "train" / name, {f"{name}{i}": _images(10) for i in range(3)})
+    note = "60 images lie in 6 folders inside the folders of classes, such as cat/cat0"
+    assert note in " ".join(load_images(tmp_path).notes)
+    for split in ("validation", "test"):
+        write_folder(tmp_path / split, _classes(5))
+    assert "inside the folders of classes" not in " ".join(load_images(tmp_path).notes)
+
+
+def test_class_names_may_begin_with_underscores(tmp_path: Path) -> None:
+    write_folder(tmp_path, {**_classes(20), "__background__": _images(20), "@home": _images(20)})
+    assert load_images(tmp_path).task.names == ("@home", "__background__", *CLASSES)
+
+
+def test_grey_images_stored_in_colour_are_noted(tmp_path: Path) -> None:
+    def folders(*, is_grey: bool) -> dict[str, Sequence[bytes]]:
+        pixels = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), np.uint8)
+        grey = np.repeat(pixels[..., :1], 3, axis=-1)
+        return {
+            name: [_save(Image.fromarray(image), "PNG") for image in (grey if is_grey else pixels)]
+            for name in CLASSES
+        }
+
+    for is_grey in (True, False):
+        write_folder(tmp_path / str(is_grey), folders(is_grey=is_grey))
+        data = load_images(tmp_path / str(is_grey))
+        assert len(data.mean) == 3
+        assert ("they are grey images stored in colour" in " ".join(data.notes)) is is_grey
+
+
+def test_values_of_different_scales_are_noted(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).uniform(0, 1, (40, 2))
+    for scale in (1, 100):
+        path = write(tmp_path / f"{scale}.parquet", _images(40), (values * [scale, 1]).tolist())
+        config = DatasetConfig("mine", path=str(path), task="regression", label_column="label")
+        notes = " ".join(load_data(config, 16, NullProgress()).notes)
+        assert ("hardly depends on 'value_1'" in notes) is (scale == 100)
