@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
 from hwnas.core.pareto import non_dominated
@@ -33,6 +34,7 @@ MIN_CANDIDATES = 8  #: distinct ones; with fewer, measurements are used as they 
 _MAX_GIVEN, _MAX_FITTED = 2_000, 400
 _DRAWS = 512
 _SEED = 0
+_SAME_ORDER = 0.95  # rank correlation of costs above which the later one is not considered
 
 
 @dataclass(frozen=True)
@@ -203,13 +205,29 @@ def _figures(readings: _Observations, mean: Array, std: Array) -> list[Quantity]
 
 
 def _on_front(draws: Array, costs: Array) -> list[float]:
-    """Return the fraction of samples ``(samples, n)`` in which each candidate is non-dominated."""
+    """Return the fraction of samples ``(samples, n)`` in which each candidate is non-dominated.
+
+    A cost that orders the candidates almost as an earlier one does is not considered: otherwise
+    candidates are non-dominated by small differences, such as in modelled energy at equal latency.
+    """
+    costs = costs[:, _distinct_columns(costs)]
     minimised = [False] * (1 + costs.shape[1])
     count = np.zeros(draws.shape[1])
     for errors in draws:
         count += non_dominated(np.column_stack([errors, costs]), minimised, keep_equal=True)
     shares: list[float] = (count / len(draws)).tolist()
     return shares
+
+
+def _distinct_columns(costs: Array) -> list[int]:
+    """Return the columns of ``(n, m)`` whose rank correlation with all earlier ones is low."""
+    n, m = costs.shape
+    if n < MIN_CANDIDATES:
+        return [*range(m)]
+    ranks = rankdata(costs, axis=0) - (n + 1) / 2
+    norms = np.linalg.norm(ranks, axis=0)
+    is_same = ranks.T @ ranks > _SAME_ORDER * np.outer(norms, norms)
+    return [column for column in range(m) if not is_same[column, :column].any()]
 
 
 # Candidates to fine-tune: those that are likely on the front.
