@@ -34,7 +34,7 @@ MIN_CANDIDATES = 8  #: distinct ones; with fewer, measurements are used as they 
 _MAX_GIVEN, _MAX_FITTED = 2_000, 400
 _DRAWS = 512
 _SEED = 0
-_SAME_ORDER = 0.95  # rank correlation of costs above which the later one is not considered
+_SAME_ORDER = 0.9  # rank correlation of costs above which a modelled one is left out
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class _Observations:
     errors: Array  #: ``(n,)``
     stds: Array  #: standard deviations of the logarithms of errors, ``(n,)``
     costs: Array  #: ``(n, m)``, to be minimised
+    compared: list[int]  #: columns of ``costs`` that decide whether a candidate is on the front
 
 
 def posteriors(
@@ -103,7 +104,7 @@ def posteriors(
         features = ChoiceFeatures(space.choices, space.optional(), summary)
         mean, std, draws = _posterior(features, assignments, readings)
         figures = _figures(readings, mean, std)
-    on_front = _on_front(np.exp(draws), readings.costs)
+    on_front = _on_front(np.exp(draws), readings.costs[:, readings.compared])
     estimates = {
         name: CandidatePosterior(figure, share)
         for name, figure, share in zip(groups, figures, on_front, strict=True)
@@ -133,7 +134,9 @@ def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) 
     names = costs_in(objectives)
     signs = [-1.0 if metric_of(name).maximise else 1.0 for name in names]
     known = np.array([[group[0].figures[name].value for name in names] for group in groups])
-    return _Observations(best, sign, errors, stds / errors, known * signs)
+    costs = known * signs
+    modelled = [groups[0][0].figures[name].source == "modelled" for name in names]
+    return _Observations(best, sign, errors, stds / errors, costs, _compared_costs(costs, modelled))
 
 
 def _combined_measurement(readings: Sequence[Quantity]) -> tuple[float, float]:
@@ -205,12 +208,7 @@ def _figures(readings: _Observations, mean: Array, std: Array) -> list[Quantity]
 
 
 def _on_front(draws: Array, costs: Array) -> list[float]:
-    """Return the fraction of samples ``(samples, n)`` in which each candidate is non-dominated.
-
-    A cost that orders the candidates almost as an earlier one does is not considered: otherwise
-    candidates are non-dominated by small differences, such as in modelled energy at equal latency.
-    """
-    costs = costs[:, _distinct_columns(costs)]
+    """Return the fraction of samples ``(samples, n)`` in which each candidate is non-dominated."""
     minimised = [False] * (1 + costs.shape[1])
     count = np.zeros(draws.shape[1])
     for errors in draws:
@@ -219,15 +217,20 @@ def _on_front(draws: Array, costs: Array) -> list[float]:
     return shares
 
 
-def _distinct_columns(costs: Array) -> list[int]:
-    """Return the columns of ``(n, m)`` whose rank correlation with all earlier ones is low."""
+def _compared_costs(costs: Array, modelled: Sequence[bool]) -> list[int]:
+    """Return the columns of ``(n, m)`` that decide whether a candidate is on the front.
+
+    A modelled cost that orders the candidates almost as an earlier one does is left out, such as
+    energy: its differences at equal latency are smaller than its uncertainty, and candidates that
+    they keep on the front take the place of others.
+    """
     n, m = costs.shape
     if n < MIN_CANDIDATES:
         return [*range(m)]
     ranks = rankdata(costs, axis=0) - (n + 1) / 2
     norms = np.linalg.norm(ranks, axis=0)
     is_same = ranks.T @ ranks > _SAME_ORDER * np.outer(norms, norms)
-    return [column for column in range(m) if not is_same[column, :column].any()]
+    return [i for i in range(m) if not (modelled[i] and is_same[i, :i].any())]
 
 
 # Candidates to fine-tune: those that are likely on the front.

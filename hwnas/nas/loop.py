@@ -347,10 +347,15 @@ def no_feasible_candidate(
     Its message has the limit that the nearest candidate misses most, or the reason of a candidate.
 
     Args:
-        candidates: All candidates; one or more.
+        candidates: All candidates.
         budget: Limits of the target.
         folder: Folder with ``candidates.parquet``, for the message.
     """
+    if not candidates:
+        return BudgetError(
+            "The time limit ended before a candidate was scored. Measurements of the target are "
+            f"kept. Continue with more time: hwnas resume {folder} minutes=NUMBER"
+        )
     with_cost = [c for c in candidates if all(name in c.figures for name in budget.limits)]
     if not with_cost or not budget.limits:
         reasons = {c.reason for c in candidates}

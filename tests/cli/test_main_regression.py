@@ -94,7 +94,7 @@ def test_why_and_compare_use_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_data_and_task_must_match(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["search", "+target=npu", "dataset=digit_angles", "run.dir=no"]) == 2
-    assert "say task=regression" in capsys.readouterr().err
+    assert "Set task=regression" in capsys.readouterr().err
     arguments = ["search", "+target=npu", "task=regression", "dataset=digit_angles", "run.dir=no"]
     assert run([*arguments, "objectives=[accuracy,latency_ms]"]) == 2
     assert "accuracy" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Parallel searches and sweeps on the command line."""
 
+import contextlib
 import json
 import os
 import signal
@@ -44,17 +45,13 @@ def _rows(folder: Path) -> list[Row]:
 
 
 def _workers(command: subprocess.Popen[bytes]) -> list[int]:
-    """Return the ids of the worker processes of a command."""
-    pids = []
+    """Return the ids of the worker processes of a command: children of its fork server."""
+    parents = {}
     for task in Path("/proc").glob("[0-9]*/stat"):
-        try:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             pid, _, rest = task.read_text().partition(" ")
-            is_worker = "spawn_main" in Path("/proc", pid, "cmdline").read_text()
-            if int(rest.rpartition(") ")[2].split()[1]) == command.pid and is_worker:
-                pids.append(int(pid))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return pids
+            parents[int(pid)] = int(rest.rpartition(") ")[2].split()[1])
+    return [pid for pid, parent in parents.items() if parents.get(parent) == command.pid]
 
 
 def _n_finished(url: str) -> int:

@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +132,31 @@ def test_exact_accuracies_are_kept_with_certain_front(n: int, objectives: tuple[
     assert [b.on_front for b in estimates] == [float(c.id in members) for c in candidates]
     values = [c.figures["accuracy"].value for c in candidates]
     assert [b.figure.value for b in estimates] == pytest.approx(values, abs=1e-9)
+
+
+@pytest.mark.parametrize(("source", "power"), [("modelled", 1), ("table", 1), ("modelled", -1)])
+def test_modelled_cost_in_the_order_of_another_decides_nothing(source: Any, power: int) -> None:
+    candidates = [
+        replace(
+            c,
+            figures=c.figures
+            | {
+                "latency_ms": Quantity(c.figures["latency_ms"].value, "compiler-estimate"),
+                "energy_mj": Quantity(
+                    c.figures["latency_ms"].value ** power * (1 + 1e-3 * (c.trial % 7)), source
+                ),
+            },
+        )
+        for c in _candidates(60, 0)
+    ]
+    estimates = posteriors(SPACE, candidates, (*OBJECTIVES, "energy_mj"))
+    is_left_out = source == "modelled" and power == 1
+    objectives = OBJECTIVES if is_left_out else (*OBJECTIVES, "energy_mj")
+    members = {c.id for c in pareto_front(candidates, objectives)}
+    assert [b.on_front for b in estimates] == [float(c.id in members) for c in candidates]
+    assert members < {c.id for c in pareto_front(candidates, (*OBJECTIVES, "energy_mj"))} or (
+        not is_left_out
+    )
 
 
 def test_precise_observation_is_kept_and_imprecise_shrunk() -> None:

@@ -222,6 +222,12 @@ def test_error_for_collapsed_training_names_training(
     assert "meets the limits but: the loss is not a number. Relax" in limited
 
 
+def test_error_without_candidates_names_time_limit() -> None:
+    message = str(loop.no_feasible_candidate([], Budget({"latency_ms": 1.0}), "runs/a"))
+    assert message.startswith("The time limit ended before a candidate was scored.")
+    assert "hwnas resume runs/a minutes=" in message
+
+
 @pytest.mark.parametrize("name", few_of(["pareto", "random"], 1))
 def test_collapsed_training_is_infeasible_with_reason(
     tiny: SearchSpace, tmp_path: Path, name: str

@@ -41,3 +41,18 @@ def test_mapping_keys_are_preserved(key: str) -> None:
 def test_unsupported_mapping_keys_raise(key: str) -> None:
     with pytest.raises(ConfigError, match="cannot be a key here: allowed are letters from a to z"):
         as_arguments({"objectives": {key: "max"}})
+
+
+@pytest.mark.parametrize(
+    ("options", "fidelities"),
+    [
+        (["dataset=digits"], [1, 4]),
+        (["dataset=digits", "train.epochs=2"], [1, 2]),
+        (["dataset=fashion_mnist"], [1, 2]),
+        (["dataset=fashion_mnist", "trained.fidelities=[3]"], [3]),
+    ],
+)
+def test_data_sets_replace_default_epochs_of_candidates(
+    options: list[str], fidelities: list[int]
+) -> None:
+    assert compose("search", ["+target=npu", *options]).trained.fidelities == fidelities

@@ -65,7 +65,7 @@ def test_package_metric_is_objective_budget_column_and_axis(
     median = sorted(float(row["heat_k_high"]) for row in rows)[len(rows) // 2]
     page = Path("a/report.html").read_text()
     assert '"label":"heat","unit":"K"' in page.replace(": ", ":").replace(", ", ",")
-    assert "K: heat, from energy_mj: modelled; target.facts.k_per_mj=2." in capsys.readouterr().out
+    assert "Heat: from energy_mj, modelled; target.facts.k_per_mj=2." in capsys.readouterr().out
 
     limit = f"budget.heat_k={median}"
     assert run([*SEARCH, *HEAT_FACT, objectives, limit, "sampler=random", "run.dir=b"]) == 0
@@ -147,7 +147,8 @@ def test_files_without_facts_have_base_columns() -> None:
     (row, *_) = _rows("r/front.csv")
     costs = [name.removesuffix("_source") for name in row if name.endswith("_source")]
     known = ["latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m"]
-    verified = [f"verified_{name}" for name in ("accuracy_fp32", "accuracy_int8", *known)]
+    metrics = ("accuracy_fp32", "accuracy_int8", "balanced_accuracy", "macro_f1")
+    verified = [f"verified_{name}" for name in (*metrics, *known)]
     assert costs == ["accuracy", *known, *verified]
     assert json.loads(Path("r/manifest.json").read_text())["config"]["budget"] == {"name": "none"}
 
