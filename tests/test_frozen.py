@@ -113,6 +113,12 @@ def cpu() -> str:
     return " ".join(f"{name}={facts[name]}" for name in names if name in facts)
 
 
+def cpu_flags() -> str:
+    """Return the features of the CPU, separated by blanks; empty if they are unknown."""
+    match = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+    return match[1] if match else ""
+
+
 def number(value: object) -> str:
     """Return a value for comparison: numbers have six digits."""
     try:
@@ -151,9 +157,13 @@ def candidate_costs(folder: Path) -> list[str]:
 
 
 def identity(folder: Path) -> Row:
-    """Return the digests that a resume checks, without versions."""
+    """Return the digests that a resume checks, without those of versions and of this machine."""
     digests = read_json(folder / "manifest.json")["digests"]
-    return {k: v for k, v in digests.items() if k != "versions" and not k.startswith("supernet")}
+    return {
+        k: v
+        for k, v in digests.items()
+        if k not in ("versions", "device") and not k.startswith("supernet")
+    }
 
 
 def accuracies_and_front(folder: Path, name: str) -> list[str]:
@@ -363,6 +373,8 @@ def expected_for_this_cpu(expected: Row) -> Row:
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SEARCHES]
 )
 def test_search_gives_same_front(name: str, expected: Row) -> None:
+    if name == "int8_tvm" and not re.search(r"avx512_?vnni|avx_vnni", cpu_flags()):
+        pytest.skip("the shipped table has plans that need VNNI, which this CPU lacks")
     folder = run_search(name)
     if name in DRAWN:
         assert candidate_costs(folder) == expected["costs"][name]
