@@ -18,7 +18,9 @@ extern "C" {
 #define HWNAS_OUTPUTS $outputs
 
 /* Crop the largest central square of an image (height, width, HWNAS_CHANNELS), 0 to 255, and resize
-   it to HWNAS_HEIGHT x HWNAS_WIDTH as the training images: bilinear with antialiasing. Channels are RGB, or grey. */
+   it to HWNAS_HEIGHT x HWNAS_WIDTH as the training images: bilinear with antialiasing. Channels are
+   RGB, or grey. If the side HWNAS_DECODED is another one, images are resized to it first, in a static
+   buffer of HWNAS_DECODED * HWNAS_DECODED * HWNAS_CHANNELS bytes. */
 void hwnas_resize(const uint8_t *image, size_t height, size_t width, uint8_t *pixels);
 
 /* Normalise and quantise HWNAS_INPUTS pixels (height, width, channels) to the int8 input. */

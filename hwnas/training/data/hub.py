@@ -125,13 +125,16 @@ def _split_by_column(
                 "with train, validation and test."
             )
         return tables
-    values = [str(value) for value in table.data.column(column).to_pylist()]
-    if wrong := next((value for value in values if split_of(value) not in SPLITS), None):
-        raise DataError(
-            f"{where}: column '{column}' has the value '{wrong}'. Allowed: train, validation, "
-            "test. Correct it, or rename the column if it has another meaning."
-        )
-    content, splits = table.data.table, np.array([split_of(value) for value in values])
+    values = table.data.column(column).to_pylist()
+    splits = np.array([split_of(str(value)) for value in values])
+    is_split = np.isin(splits, SPLITS)
+    if not is_split.all():
+        wrong = f"{where}: column '{column}' has the value '{values[int(is_split.argmin())]}'"
+        if is_split.any():
+            raise DataError(f"{wrong}. Allowed: train, validation, test. Correct it.")
+        notes.append(f"{wrong} and is not used.")
+        return tables
+    content = table.data.table
     return {
         split: datasets.Dataset(content.filter(pa.array(splits == split)), table.info)
         for split in SPLITS

@@ -618,6 +618,11 @@ def test_column_split_divides_images(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     with pytest.raises(DataError, match="column 'Split' has the value 'fold2'"):
         load_images(tmp_path / "x.parquet")
+    columns["Split"] = ["fold1", "fold2"] * 20
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    data = load_images(tmp_path / "x.parquet")
+    assert "column 'Split' has the value 'fold1' and is not used" in " ".join(data.notes)
+    assert sum(_sizes(data)) == 40
     gc.collect()
 
 
