@@ -152,7 +152,7 @@ def _budgets() -> str:
         "A budget is a set of limits: `budget=NAME`. Change single limits with `budget.METRIC`, "
         "for example `budget=edge budget.latency_ms=0.3`. `budget.METRIC=null` removes a limit.",
         table(("Budget", "Meaning", "Limits"), rows),
-        "A candidate meets a limit only if the worse end of its 95 % interval does. See "
+        "A candidate meets a limit only if the upper bound of its 95 % interval does. See "
         "{doc}`../how-to/constraints`.",
     )
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of the YAML files that users write, from the types that check them."""
+"""JSON Schemas of the YAML files that users write, and a page of two of them, from their types."""
 
 import dataclasses
 import json
@@ -8,6 +8,8 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, NotRequired, Union, is_typeddict
+
+from text import code, page, sentence, table
 
 from hwnas.core.options import AllowedRange, allowed_range, field_comments
 from hwnas.core.schema import NumberBounds
@@ -23,12 +25,13 @@ _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", types
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield the schema of each kind of file."""
+    """Yield the schema of each kind of file, and the page of the files of a plan."""
+    service, fleet = _of_type(Service), _of_type(Fleet)
     for name, schema in {
         "search-space": _of_type(SpaceFile),
         "target": _target(),
-        "service": _of_type(Service),
-        "fleet": _of_type(Fleet),
+        "service": service,
+        "fleet": fleet,
     }.items():
         content = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -36,6 +39,48 @@ def pages() -> Iterator[tuple[str, str]]:
             **schema,
         }
         yield f"reference/schema/{name}.json", json.dumps(content, indent=1) + "\n"
+    sections = [*_tables("service.yaml", service), *_tables("fleet.yaml", fleet)]
+    yield "reference/plan-files.md", page("Service and fleet files", _PLAN_FILES, *sections)
+
+
+_PLAN_FILES = """\
+All fields of the two files that `hwnas plan` reads: {doc}`../how-to/fleet/plan`. A field without a
+default is required, unless its text names a default. `NAME` stands for a name of your own."""
+
+
+def _tables(place: str, schema: Schema) -> Iterator[str]:
+    """Yield a heading and a table for the fields of each object in a schema."""
+    if fields := schema.get("properties", {}):
+        yield f"## `{place}`"
+        required = schema.get("required", ())
+        rows = [(name, field, "" if name in required else field.get("default"))
+                for name, field in fields.items()]  # fmt: skip
+        yield table(
+            ("Field", "Range", "Default", "Meaning"),
+            [
+                (f"`{name}`", _range(field), code(default), sentence(field.get("description", "")))
+                for name, field, default in rows
+            ],
+        )
+    for name, field in fields.items():
+        yield from _tables(f"{place}: {name}" if ":" not in place else f"{place}.{name}", field)
+    for inner in ("items", "additionalProperties"):
+        if isinstance(schema.get(inner), dict):
+            yield from _tables(f"{place}.NAME" if inner != "items" else place, schema[inner])
+    for inner in schema.get("anyOf", ()):
+        yield from _tables(place, inner)
+
+
+def _range(field: Schema) -> str:
+    """Return the range of a number, or the allowed values."""
+    if values := field.get("enum"):
+        return ", ".join(f"`{value}`" for value in values)
+    if options := field.get("anyOf"):
+        return next(filter(None, map(_range, options)), "")
+    low, high = field.get("minimum", field.get("exclusiveMinimum")), field.get("maximum")
+    if low is None or high is None:
+        return ""
+    return f"{'(' if 'exclusiveMinimum' in field else '['}{low:g}, {high:g}]"
 
 
 def _target() -> Schema:

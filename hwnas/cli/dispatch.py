@@ -57,7 +57,8 @@ def sweep(verb: str, name: str, folder: str) -> None:
         RunInterruptedError: searches were interrupted; the message says how to resume each one.
     """
     folders: list[Path] = []  # folders of jobs that were launched in this process
-    job = partial(_job, name, folders)
+    own = [f"--config-dir={path}" for path in package.without_folders(sys.argv)[1]]
+    job = partial(_job, name, folders, own)
     try:
         hydra.main(version_base="1.3", config_path=folder, config_name=name)(job)()
     except KeyboardInterrupt:
@@ -66,7 +67,7 @@ def sweep(verb: str, name: str, folder: str) -> None:
         raise RunInterruptedError(_interrupted_message(folders)) from None
 
 
-def _job(name: str, folders: list[Path], composed: DictConfig) -> None:
+def _job(name: str, folders: list[Path], own: Sequence[str], composed: DictConfig) -> None:
     from hwnas.core import processes
     from hwnas.workflows.config.compose import checked
 
@@ -77,7 +78,7 @@ def _job(name: str, folders: list[Path], composed: DictConfig) -> None:
         config.run.dir = str(Path(job.sweep.dir, str(job.job.num)))
     if name in ("search", "tabular"):
         folders.append(Path(config.run.resume or config.run.dir))
-    dispatch([config], list(job.overrides.task))
+    dispatch([config], [*own, *job.overrides.task])
 
 
 def _interrupted_message(folders: Sequence[Path]) -> str:
@@ -284,7 +285,8 @@ def _check_ranges(overrides: Sequence[str]) -> None:
     Raises:
         ConfigError: there is one.
     """
-    parsed = OverridesParser.create().parse_overrides([a for a in overrides if a[:1] != "-"])
+    options, _ = package.without_folders(overrides)
+    parsed = OverridesParser.create().parse_overrides([a for a in options if a[:1] != "-"])
     for override in parsed:
         swept = override.value()
         if isinstance(swept, RangeSweep) and not [*swept.range()]:

@@ -24,7 +24,7 @@ class LiveView:
 
     def __init__(self, study: FinishedTrials, views: Sequence[SearchView]):
         self._study, self._views = study, views
-        self._standings = [SearchProgress(view.objectives, view.limits) for view in views]
+        self._standings = [SearchProgress(view.objectives) for view in views]
         self._trials: set[int] = set()
         self._snapshots = [search_progress.snapshot() for search_progress in self._standings]
 

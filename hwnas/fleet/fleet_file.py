@@ -36,12 +36,13 @@ class DeviceType:
     speed: Annotated[float, NumberBounds(1e-6, 1e6)] = 1.0  #: speed relative to ``like``
     sketch: bool = False  #: True: does not exist yet; the plan evaluates buying it
     slots: Annotated[int, NumberBounds(1, 1024)] = 1  #: maximum replicas per machine
-    memory_mib: Positive | None = None  #: of a machine, shared by its replicas; default: unlimited
+    memory_mib: Positive | None = None  #: memory of a machine; default: unlimited
     idle_w: Watt = 0.0  #: power in W of an idle machine
     busy_w: Watt | None = None  #: power in W of a busy machine; default: ``idle_w``
-    #: fraction of the speed that remains under thermal throttling
+    #: relative speed under thermal throttling: 0.9 if it is 10 % slower
     derate: Annotated[float, NumberBounds(1e-3, 1)] = 1.0
-    start_s: Annotated[float, NumberBounds(0, 3600)] = 0.0  #: seconds from order to first response
+    #: seconds from the order of a replica to its first response
+    start_s: Annotated[float, NumberBounds(0, 3600)] = 0.0
     #: execution provider of servers; default: that of the timings
     provider: Literal["cpu", "cuda", "tensorrt", "openvino"] | None = None
     #: threads of an inference on servers; default: those of the timings
@@ -71,10 +72,10 @@ class RegionLink:
 class Fleet:
     """Content of ``fleet.yaml``: types of machines, network links and carbon intensities."""
 
-    devices: Annotated[dict[Name, DeviceType], NumberBounds(1, 1000)]  #: by name
+    devices: Annotated[dict[Name, DeviceType], NumberBounds(1, 1000)]  #: kinds of machines, by name
     #: links by the names of both regions: ``edge-cloud``; if these have hyphens: ``edge - eu-west``
     links: dict[str, RegionLink] = field(default_factory=dict)
-    #: kg of CO2 per kWh by region: a constant, a value per hour, or a CSV file
+    #: carbon intensity by region in kg of CO2 per kWh: a constant, a value per hour, or a CSV file
     carbon: dict[str, Carbon] = field(default_factory=dict)
 
     @property

@@ -74,7 +74,7 @@ class PlanBudgets:
     """Upper limits of a plan."""
 
     cost_per_day: Annotated[float, POSITIVE] | None = None  #: $ a day; default: unlimited
-    #: kg of CO2 a day; default: unlimited
+    #: CO2 a day in kg; default: unlimited
     carbon_kg_per_day: Annotated[float, POSITIVE] | None = None
     #: power in W of all machines of a region, by region; default: unlimited
     power_w: dict[str, Positive] = field(default_factory=dict)
@@ -95,18 +95,20 @@ class Service:
     """Content of ``service.yaml``: models, request classes and requirements."""
 
     fronts: Annotated[list[str], NumberBounds(1, 1000)]  #: searches, exports or CSV files of models
-    classes: Annotated[dict[Name, RequestClass], NumberBounds(1, 100)]  #: by name
-    profiles: list[str] = field(default_factory=list)  #: CSV files or tables of latencies
-    #: runs or files with predictions of models on validation images, for cascades
+    classes: Annotated[dict[Name, RequestClass], NumberBounds(1, 100)]  #: requests by name
+    #: CSV files or tables of latencies of further batch sizes or devices; default: none
+    profiles: list[str] = field(default_factory=list)
+    #: runs or files with predictions of models on validation images, for cascades; default: none
     answers: list[str] = field(default_factory=list)
-    #: split networks: folders that hwnas split wrote, or own measurements
+    #: split networks: folders that hwnas split wrote, or own measurements; default: none
     splits: list[str | SplitNetwork] = field(default_factory=list)
     #: failures that the plan must survive; default: none
     survive: FailureTolerance = field(default_factory=FailureTolerance)
     budgets: PlanBudgets = field(default_factory=PlanBudgets)  #: limits of the plan; default: none
     #: p99 limits of pools in ms; default: derived from those of the classes
     tiers_ms: Annotated[list[Positive], NumberBounds(1, 64)] | None = None
-    #: maximum waits for full batches in ms, of which plans choose; as Triton's queue delay
+    #: maximum waits for full batches in ms, of which plans choose; as Triton's queue delay;
+    #: default: [0]
     wait_ms: Annotated[list[Annotated[float, NumberBounds(0, 1e6)]], NumberBounds(1, 8)] = field(
         default_factory=lambda: [0.0]
     )

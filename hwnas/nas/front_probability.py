@@ -34,7 +34,8 @@ MIN_CANDIDATES = 8  #: distinct ones; with fewer, measurements are used as they 
 _MAX_GIVEN, _MAX_FITTED = 2_000, 400
 _DRAWS = 512
 _SEED = 0
-_SAME_ORDER = 0.9  # rank correlation of costs above which a modelled one is left out
+_MODELLED = ("energy_mj", "expected_energy_mj", "co2_g")
+_SAME_ORDER = 0.9  # rank correlation of costs above which modelled energy is left out
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,9 @@ def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) 
     signs = [-1.0 if metric_of(name).maximise else 1.0 for name in names]
     known = np.array([[group[0].figures[name].value for name in names] for group in groups])
     costs = known * signs
-    modelled = [groups[0][0].figures[name].source == "modelled" for name in names]
+    modelled = [
+        name in _MODELLED and groups[0][0].figures[name].source == "modelled" for name in names
+    ]
     return _Observations(best, sign, errors, stds / errors, costs, _compared_costs(costs, modelled))
 
 
@@ -220,9 +223,9 @@ def _on_front(draws: Array, costs: Array) -> list[float]:
 def _compared_costs(costs: Array, modelled: Sequence[bool]) -> list[int]:
     """Return the columns of ``(n, m)`` that decide whether a candidate is on the front.
 
-    A modelled cost that orders the candidates almost as an earlier one does is left out, such as
-    energy: its differences at equal latency are smaller than its uncertainty, and candidates that
-    they keep on the front take the place of others.
+    Modelled energy that orders the candidates almost as an earlier cost does is left out: its
+    differences at equal latency are smaller than its uncertainty, and candidates that they keep on
+    the front take the place of others.
     """
     n, m = costs.shape
     if n < MIN_CANDIDATES:

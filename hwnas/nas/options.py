@@ -18,7 +18,8 @@ class SamplerConfig:
 
     name: str = "pareto"  #: name of the sampler: pareto, nsga2, tpe, gp or random
     population_size: int = bounded("[2, 10_000]", 50)  #: candidates per generation of nsga2
-    #: number of trials before the model of pareto, tpe and gp is used
+    #: number of trials before the model of pareto, tpe and gp is used; default: 10 for pareto, 20
+    #: for tpe and gp
     n_startup_trials: int = bounded("[1, 1_000_000]", 20)
 
     def __post_init__(self) -> None:

@@ -75,9 +75,9 @@ class TrainingConfig:
     #: with epochs=0 they are used without training
     init_from: str | None = None
     tensorboard: bool = False  #: whether `hwnas train` writes logs for TensorBoard
-    #: whether a single network starts from the supernet's weights
+    #: whether a single network of `hwnas train` starts from the supernet's weights
     from_supernet: bool = False
-    #: epochs of a network that starts from the supernet's weights
+    #: epochs of a network of `hwnas train` that starts from the supernet's weights
     fine_tuning_epochs: int = bounded("[1, 100_000]", 4, _REASON)
 
     def __post_init__(self) -> None:

@@ -614,21 +614,27 @@ def test_each_target_has_a_finished_network(tiny: SearchSpace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "in_time", "options"),
+    ("minutes", "of_search", "in_time", "options"),
     [
-        (30.0, False, ("finish.minutes", "finish.minutes=60")),
-        (30.0, True, ("finish.max_candidates", "finish.max_candidates=3")),
-        (None, True, ("finish.max_candidates", "finish.max_candidates=3")),
+        (30.0, None, False, ("finish.minutes", "finish.minutes=60")),
+        (30.0, 50.0, False, ("minutes and finish.minutes", "minutes=100 finish.minutes=60")),
+        (None, 50.0, False, ("minutes", "minutes=100")),
+        (30.0, None, True, ("finish.max_candidates", "finish.max_candidates=3")),
+        (None, None, True, ("finish.max_candidates", "finish.max_candidates=3")),
     ],
 )
 def test_unfinished_message_names_option_to_continue(
-    tiny: SearchSpace, minutes: float | None, in_time: bool, options: tuple[str, str]
+    tiny: SearchSpace,
+    minutes: float | None,
+    of_search: float | None,
+    in_time: bool,
+    options: tuple[str, str],
 ) -> None:
     figures = {"latency_ms": Quantity(1.0, "modelled"), "accuracy": Quantity(0.9, "modelled")}
     candidates = [Candidate(i, tiny.sample(random.Random(i)), figures) for i in range(4)]
     probabilities = dict(zip((c.id for c in candidates), (0.3, 0.9, 0.5, 0.1), strict=True))
     parts: Any = SimpleNamespace(
-        config=SimpleNamespace(finish=FinishConfig(minutes=minutes), minutes=None)
+        config=SimpleNamespace(finish=FinishConfig(minutes=minutes), minutes=of_search)
     )
     finisher: Any = SimpleNamespace(parts=parts)
     state = finishing.FinetuningOutcome(

@@ -194,7 +194,10 @@ def test_sweep_runs_every_combination(
     launcher: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    swept = ("-m", "sampler=random,pareto", "seed=7", f"hydra/launcher={launcher}")
+    (tmp_path / "mine" / "budget").mkdir(parents=True)
+    (tmp_path / "mine" / "budget" / "own.yaml").write_text("name: own\nlatency_ms: 1000\n")
+    own = ("--config-dir", "mine", "budget=own")
+    swept = ("-m", "sampler=random,pareto", "seed=7", f"hydra/launcher={launcher}", *own)
     command = _start(_arguments(table, "n_trials=18", *swept), tmp_path)
     assert command.wait(timeout=240) == 0, (tmp_path / "log.txt").read_text()
     (sweep,) = (tmp_path / "runs" / "multirun").iterdir()
@@ -202,6 +205,7 @@ def test_sweep_runs_every_combination(
     assert [m["config"]["sampler"]["name"] for m in manifests] == ["random", "pareto"]
     assert [m["config"]["seed"] for m in manifests] == [7, 7]
     assert [m["status"] for m in manifests] == ["finished"] * 2
+    assert [m["config"]["budget"]["name"] for m in manifests] == ["own"] * 2
     assert run(["search", f"run.resume={sweep / '1'}", "n_trials=20"]) == 0
     assert len(_rows(sweep / "1")) == 20
 

@@ -12,11 +12,11 @@ from hwnas.nas.search_progress import SearchProgress
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 
 
-def candidates(space: SearchSpace, n: int, seed: int, scale: float = 1.0) -> list[Candidate]:
+def candidates(space: SearchSpace, n: int, seed: int) -> list[Candidate]:
     """Return random candidates, some of them equal, infeasible or stopped."""
     rng, candidate_list = random.Random(seed), []
     for trial in range(n):
-        values = (scale * rng.randrange(100) / 100, rng.randrange(1, 30), rng.randrange(1, 30))
+        values = (rng.randrange(100) / 100, rng.randrange(1, 30), rng.randrange(1, 30))
         figures = {
             name: Quantity(float(value), "modelled")
             for name, value in zip(OBJECTIVES, values, strict=True)
@@ -32,7 +32,7 @@ def candidates(space: SearchSpace, n: int, seed: int, scale: float = 1.0) -> lis
 def test_front_is_independent_of_batches(
     small: SearchSpace, objectives: tuple[str, ...], step: int
 ) -> None:
-    candidate_list, search_progress = candidates(small, 200, 1), SearchProgress(objectives, {})
+    candidate_list, search_progress = candidates(small, 200, 1), SearchProgress(objectives)
     for i in range(0, 200, step):
         search_progress.add(candidate_list[i : i + step])
     members, snapshot = pareto_front(candidate_list, objectives), search_progress.snapshot()
@@ -46,56 +46,10 @@ def test_front_is_independent_of_batches(
     assert snapshot.highest.figures["accuracy"].value == max(accuracies)
 
 
-@pytest.mark.parametrize("scale", [1.0, 100.0])
-def test_hypervolume_is_dominated_fraction_of_box(small: SearchSpace, scale: float) -> None:
-    candidate_list = [
-        c for c in candidates(small, 60, 2, scale) if c.figures["latency_ms"].value <= 20
-    ]
-    objectives = OBJECTIVES[:2]
-    search_progress = SearchProgress(objectives, {"latency_ms": 20.0})
-    search_progress.add(candidate_list)
-    members = pareto_front(candidate_list, objectives)
-    scored = [c for c in candidate_list if c.state == "complete"]
-    worst = min(c.figures["accuracy"].value for c in scored)
-    rng = np.random.default_rng(0)
-    points = rng.uniform([worst, 0], [scale, 20], (20_000, 2))
-    dominated = np.zeros(len(points), bool)
-    for member in members:
-        accuracy, latency = (member.figures[name].value for name in objectives)
-        dominated |= (points[:, 0] <= accuracy) & (points[:, 1] >= latency)
-    assert search_progress.snapshot().hypervolume == pytest.approx(dominated.mean(), abs=0.015)
-
-
-def test_no_hypervolume_without_front_or_for_five_objectives(small: SearchSpace) -> None:
-    search_progress = SearchProgress(OBJECTIVES, {})
+def test_no_front_of_infeasible_candidates(small: SearchSpace) -> None:
+    search_progress = SearchProgress(OBJECTIVES)
     assert np.isnan(search_progress.snapshot().feasible)
     search_progress.add([c for c in candidates(small, 50, 3) if c.reason])
     nothing = search_progress.snapshot()
-    assert (nothing.n_front, nothing.newest, nothing.hypervolume, nothing.highest) == (
-        0, None, None, None,
-    )  # fmt: skip
+    assert (nothing.n_front, nothing.newest, nothing.highest) == (0, None, None)
     assert nothing.feasible == 0
-    many = ("accuracy", "latency_ms", "energy_mj", "sram_kib", "flash_kib")
-    figures = {name: Quantity(0.5, "modelled") for name in many}
-    five = SearchProgress(many, {})
-    five.add([Candidate(0, small.smallest(), figures)])
-    assert (five.snapshot().n_front, five.snapshot().hypervolume) == (1, None)
-
-
-def test_box_of_maximised_objective_ends_at_highest_value(tiny: SearchSpace) -> None:
-    search_progress = SearchProgress(("accuracy", "throughput_ips"), {})
-    for trial, (accuracy, speed) in enumerate([(0.5, 4.0), (0.75, 2.0)]):
-        genotype = (tiny.smallest(), tiny.largest())[trial]
-        figures = {
-            "accuracy": Quantity(accuracy, "measured"),
-            "throughput_ips": Quantity(speed, "modelled"),
-        }  # fmt: skip
-        search_progress.add([Candidate(trial, genotype, figures)])
-    snapshot = search_progress.snapshot()
-    assert snapshot.n_front == 2
-    assert snapshot.hypervolume == 0.0  # each has the worst value of one objective
-    limited = SearchProgress(("accuracy", "throughput_ips"), {"throughput_ips": 1.0})
-    figures = {"accuracy": Quantity(0.5, "measured"), "throughput_ips": Quantity(4.0, "modelled")}
-    limited.add([Candidate(0, tiny.smallest(), figures)])
-    limited.add([Candidate(1, tiny.largest(), figures | {"accuracy": Quantity(0.75, "measured")})])
-    assert limited.snapshot().hypervolume == 0.5  # accuracy 0.5 to 0.75 of 0.5 to 1, all the speed

@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from hwnas.core.errors import ConfigError
 from hwnas.workflows.config.arguments import as_arguments
-from hwnas.workflows.config.compose import compose
+from hwnas.workflows.config.compose import compose, with_resumed
 
 
 def test_global_hydra_state_is_unchanged(tmp_path: Path) -> None:
@@ -56,3 +56,28 @@ def test_data_sets_replace_default_epochs_of_candidates(
     options: list[str], fidelities: list[int]
 ) -> None:
     assert compose("search", ["+target=npu", *options]).trained.fidelities == fidelities
+
+
+def test_data_set_file_chooses_task(tmp_path: Path) -> None:
+    (tmp_path / "dataset").mkdir()
+    text = "# @package _global_\ndataset: {name: gauges, path: photos, task: regression}\n"
+    (tmp_path / "dataset" / "gauges.yaml").write_text(text)
+    arguments = [f"--config-dir={tmp_path}", "+target=npu", "dataset=gauges"]
+    assert compose("search", arguments).dataset.task == "regression"
+
+
+@pytest.mark.parametrize(("sampler", "n_startup_trials"), [("pareto", 10), ("tpe", 20), ("gp", 20)])
+def test_startup_trials_of_samplers(sampler: str, n_startup_trials: int) -> None:
+    composed = compose("search", ["+target=npu", f"sampler={sampler}"])
+    assert composed.sampler.n_startup_trials == n_startup_trials
+
+
+@pytest.mark.parametrize("option", ["train.from_supernet=true", "train.fine_tuning_epochs=20"])
+def test_options_of_train_are_refused_by_search(option: str) -> None:
+    with pytest.raises(ConfigError, match="has no effect on a search"):
+        compose("search", ["+target=npu", option])
+
+
+def test_run_dir_of_resumed_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"run\.dir=runs/b has no effect: runs/a is resumed"):
+        with_resumed(["run.resume=runs/a", "run.dir=runs/b"])

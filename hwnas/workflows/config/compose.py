@@ -221,14 +221,15 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
     unit of their metric.
 
     Raises:
-        ConfigError: a limit has no unit or an unknown one, or the run folder names a database or
-            program that only the user may choose.
+        ConfigError: a limit has no unit or an unknown one, ``run.dir`` is another folder, or the
+            run folder names a database or program that only the user may choose.
         RunError: ``run.resume`` is not a run.
     """
     arguments = in_units(arguments)
     if (resume := last_text(arguments, "run.resume")) is None or resume == "null":
         return list(arguments)
-
+    if (other := last_text(arguments, "run.dir")) not in (None, "null", resume):
+        raise ConfigError(f"run.dir={other} has no effect: {resume} is resumed. Leave it out.")
     renewed = {argument_key(argument) for argument in arguments} | {"run.dir", "run.resume"}
     manifest = read_manifest(Path(resume))
     recorded = _search_arguments(Path(resume), manifest)
@@ -330,8 +331,7 @@ def _search_arguments(run: Path, manifest: Manifest) -> list[str]:
         chosen = ("accuracy", "train.epochs", "trained.fidelities")
         arguments = [a for a in arguments if a.partition("=")[0] not in chosen]
         arguments.append(f"accuracy={config['accuracy']}")
-    result = [*arguments]
-    spaces = config.get("search_space")
+    result, spaces = [*arguments], config.get("search_space")
     if spaces is not None and last_text(arguments, "search_space") is None:
         result.append(f"search_space=[{','.join(map(quoted, space_names(spaces)))}]")
     for group, schema, recorded in (

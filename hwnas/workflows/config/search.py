@@ -152,6 +152,13 @@ class SearchConfig:
         if self.accuracy not in (None, *EVALUATORS):
             raise ConfigError(unknown_name("accuracy", str(self.accuracy), (*EVALUATORS, "table")))
         self.cost = checked_cost(self.cost, self.target)
+        unused, own = TrainingConfig(), self.train
+        for name in ("from_supernet", "fine_tuning_epochs"):
+            if getattr(own, name) != getattr(unused, name):
+                raise ConfigError(
+                    f"train.{name} has no effect on a search, only on hwnas train: leave it out. "
+                    "Members of the front are fine-tuned for finish.epochs."
+                )
         if self.cost == "measured" and (self.study.workers or 1) > 1:
             raise ConfigError(
                 f"study.workers={self.study.workers}: with cost=measured, processes on one machine "

@@ -126,7 +126,7 @@ def _time_budget(
     spent_s = manifest.get("finishing_s", 0.0)
     limit_s = math.inf if config.minutes is None else 60 * config.minutes
     if limit is not None:
-        limit_s = spent_s + limit.finetuning_left_s()
+        limit_s = min(limit_s, spent_s + limit.finetuning_left_s())
     return TimeBudget(limit_s, spent_s, keep, manifest.get("finishing_epochs"), keep_epochs)
 
 

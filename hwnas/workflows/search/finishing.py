@@ -120,10 +120,10 @@ class FinetuningOutcome:
         ids = [c.id for c in probable if c.id not in self.finished]
         search = self.finisher.parts.config
         if self.left_out.intersection(ids):
-            for name, minutes in (("finish.minutes", config.minutes), ("minutes", search.minutes)):
-                if minutes is not None:
-                    return NotFinetuned(ids, f"{name}={2 * minutes:g}")
-        return NotFinetuned(ids, f"finish.max_candidates={len(self.finished) + len(ids)}")
+            limits = {"minutes": search.minutes, "finish.minutes": config.minutes}
+            longer = [f"{name}={2 * n:g}" for name, n in limits.items() if n is not None]
+            return NotFinetuned(ids, longer)
+        return NotFinetuned(ids, [f"finish.max_candidates={len(self.finished) + len(ids)}"])
 
     def members(self, target: str) -> list[Candidate]:
         """Return the candidates to compile: fine-tuned, likely on the front, fastest first.

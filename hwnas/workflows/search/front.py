@@ -47,7 +47,7 @@ class NotFinetuned:
     """Likely front members of a target that are not fine-tuned."""
 
     ids: list[str]  #: most probable first
-    option: str  #: option with which the resumed search fine-tunes them
+    options: list[str]  #: options with which the resumed search fine-tunes them
 
     def messages(self, probability: float, run: Path) -> list[str]:
         """Return a message with their number and the command that fine-tunes them.
@@ -60,11 +60,11 @@ class NotFinetuned:
         """
         if not self.ids:
             return []
-        command = shlex.join(["hwnas", "resume", str(run), self.option])
-        name = self.option.partition("=")[0]
+        command = shlex.join(["hwnas", "resume", str(run), *self.options])
+        limits = " and ".join(option.partition("=")[0] for option in self.options)
         return [
             f"{len(self.ids)} more may be on the front (finish.probability={probability:g}), but "
-            f"were not fine-tuned because of {name}. To continue: {command}"
+            f"were not fine-tuned because of {limits}. To continue: {command}"
         ]
 
 
