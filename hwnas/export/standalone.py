@@ -314,8 +314,7 @@ def read_photo(path):
         photo = Image.open(path)
         if photo.mode.startswith(("I", "F")):
             sys.exit(f"{{path}}: mode {{photo.mode}} is not supported; convert it to 8 bits.")
-        (width, height), side = photo.size, spec["decoded_side"]
-        square = min(width, height)
+        (width, height), square, side = photo.size, min(photo.size), spec["decoded_side"]
         photo.draft(photo.mode, [math.ceil(n * side / square) for n in (width, height)])
         photo = ImageOps.exif_transpose(photo)
         if "A" in photo.getbands() or "transparency" in photo.info:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
 from hwnas.core.pareto import non_dominated
@@ -230,7 +229,7 @@ def _compared_costs(costs: Array, modelled: Sequence[bool]) -> list[int]:
     n, m = costs.shape
     if n < MIN_CANDIDATES:
         return [*range(m)]
-    ranks = rankdata(costs, axis=0) - (n + 1) / 2
+    ranks = costs.argsort(axis=0, kind="stable").argsort(axis=0) - (n - 1) / 2
     norms = np.linalg.norm(ranks, axis=0)
     is_same = ranks.T @ ranks > _SAME_ORDER * np.outer(norms, norms)
     return [i for i in range(m) if not (modelled[i] and is_same[i, :i].any())]
