@@ -91,7 +91,7 @@ class _Throughput:
         """Return the latencies of the installed runtimes relative to this target."""
         n = min(_COMPARED, len(self.held_out))
         chosen = random.Random(self.config.seed).sample(list(self.held_out), n)
-        # With each target's dtype, batch size and threads, whatever the network chooses.
+        # With each target's dtype and threads, and one image, whatever the network chooses.
         nets = [
             dataclasses.replace(self.parts.lower(network.genotype), dtype="", batch=0, threads=0)
             for network in chosen
@@ -111,8 +111,8 @@ class _Throughput:
         fastest = min(ratios, key=lambda name: ratios[name])
         compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
         return (
-            f"Latency relative to this target, median of {len(nets)} networks: {compared}. "
-            f"Fastest on this machine: {fastest}."
+            f"Latency of one image relative to this target, median of {len(nets)} networks: "
+            f"{compared}. Fastest on this machine: {fastest}."
         )
 
     def _worker(self, target: Target) -> Worker:

@@ -40,6 +40,7 @@ class PoolReplica:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = text["threads"], 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.x64quantprecision", "1")  # int8 without VNNI
         file = str(HERE / "triton" / "models" / name / "1" / "model.onnx")
         self.session = onnxruntime.InferenceSession(file, options, text["providers"])
         self.images = self.session.get_inputs()[0].name

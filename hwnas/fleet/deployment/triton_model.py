@@ -25,6 +25,7 @@ class TritonPythonModel:
         threads = text["parameters"]["threads"]["string_value"]
         options.intra_op_num_threads, options.inter_op_num_threads = int(threads), 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.x64quantprecision", "1")  # int8 without VNNI
         folder = os.path.join(arguments["model_repository"], arguments["model_version"])
         self.session: Any = onnxruntime.InferenceSession(
             os.path.join(folder, "model.onnx"), options, ["CPUExecutionProvider"]

@@ -54,6 +54,13 @@ def percentile(values: Runs, share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+#: Files with the state of this machine, by column.
+STATE = {
+    "clock_mhz": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq",
+    "temperature_c": "/sys/class/thermal/thermal_zone0/temp",
+}
+
+
 def reading(path: str, scale: float) -> str:
     """Return the number in a system file times ``scale``, as text without decimals.
 
@@ -69,11 +76,13 @@ class Results:
     """The rows of results.csv, each written immediately; an existing file is continued.
 
     ``facts`` are columns with one value in all rows, such as ``machine``. The program exits with an
-    error if the file has other values.
+    error if the file has other values. ``is_local`` is False if another device runs the networks,
+    whose clock and temperature are unknown.
     """
 
-    def __init__(self, path: Path, facts: dict[str, Any]):
+    def __init__(self, path: Path, facts: dict[str, Any], is_local: bool = True):
         self.path, self.facts, self.columns = path, facts, COLUMNS
+        self.is_local = is_local
         self.passes: dict[str, Runs] = {}
         self.step = 0
         if path.exists() and path.stat().st_size:
@@ -126,8 +135,7 @@ class Results:
             **{f"p{s}_ms": f"{percentile(runs, s / 100):.6f}" for s in (10, 90, 99)},
             "p50_ms": f"{median:.6f}",
             "energy_mj": "" if energy is None else f"{energy:.4f}",
-            "clock_mhz": reading("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", 1e-3),
-            "temperature_c": reading("/sys/class/thermal/thermal_zone0/temp", 1e-3),
+            **{name: reading(path, 1e-3) for name, path in STATE.items() if self.is_local},
             "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
         new = not (self.path.exists() and self.path.stat().st_size)
@@ -246,7 +254,8 @@ def main() -> None:
     facts.update(runtime=arguments.runtime, version=version, provider=provider)
     facts.update(tool=arguments.tool or "")
     facts["machine"] = arguments.machine or machine(phone=arguments.adb)
-    measure(kit, run, Results(HERE / arguments.results, facts), suffix)
+    results = Results(HERE / arguments.results, facts, is_local=not arguments.adb)
+    measure(kit, run, results, suffix)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ A compiler that crashes or hangs costs one operator or one candidate, not the se
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast, final
@@ -286,20 +286,49 @@ def _engine(target: Target, remote: Remote) -> Engine:
     return engine
 
 
+_CPUS = Path("/sys/devices/system/cpu")
+_AS_FAST = 0.85  # fraction of the highest frequency; efficiency cores have 0.6 to 0.81 of it
+
+
 def _pin(target: Target) -> None:
-    """Pin the process to the last cores: the first ones handle interrupts and other processes.
+    """Pin the process to the cores that are first in ``_preferred``.
 
     Raises:
         ConfigError: the machine has fewer cores.
     """
-    cores, chosen = sorted(os.sched_getaffinity(0)), target.thread_counts
+    cores, chosen = _preferred(os.sched_getaffinity(0)), target.thread_counts
     threads = max(chosen or [target.threads])
     if threads > len(cores):
         option = f"target.thread_counts={chosen}" if chosen else f"target.threads={threads}"
         raise ConfigError(
             f"{option}, but only {len(cores)} cores are available. Set {len(cores)} or less."
         )
-    os.sched_setaffinity(0, cores[-threads:])
+    os.sched_setaffinity(0, cores[:threads])
+
+
+def _preferred(available: Iterable[int]) -> list[int]:
+    """Return cores in the order of preference.
+
+    Fast cores of hybrid CPUs are preferred to slow ones, then physical cores to second threads of a
+    core, then the last ones: the first ones handle interrupts and other processes.
+    """
+    cores = sorted(available, reverse=True)
+    speeds = {
+        core: int(_fact(core, "cpu_capacity") or _fact(core, "cpufreq/cpuinfo_max_freq") or 1)
+        for core in cores
+    }
+    is_slow = {core: speeds[core] < _AS_FAST * max(speeds.values()) for core in cores}
+    siblings = [_fact(core, "topology/thread_siblings_list") or str(core) for core in cores]
+    is_second = {c: s in siblings[:i] for i, (c, s) in enumerate(zip(cores, siblings, strict=True))}
+    return sorted(cores, key=lambda core: (is_slow[core], is_second[core], -core))
+
+
+def _fact(core: int, name: str) -> str:
+    """Return the content of a file about a core; empty if there is none."""
+    try:
+        return (_CPUS / f"cpu{core}" / name).read_text("ascii").strip()
+    except OSError:
+        return ""
 
 
 def _silence() -> None:

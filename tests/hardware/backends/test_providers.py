@@ -307,3 +307,12 @@ def test_provider_times_operators_and_matches_cpu(
     images = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
     result = OrtSession(model, 1, chosen).run(images)
     assert np.allclose(result, OrtSession(model).run(images), atol=1e-2)
+
+
+def test_facts_of_different_gpus_name_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = with_settings(CPU, OnnxRuntimeSettings("cuda", {"device_id": "1"}))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    for names, which in (("T4 + T4", ""), ("T4 + A100", ", device 1 of CUDA_VISIBLE_DEVICES=2,0")):
+        facts_of_gpus = {"gpu": names, "driver": "1"}
+        monkeypatch.setattr(provider, "gpus", lambda known=facts_of_gpus: {**known})
+        assert provider.devices(cuda) == {"gpu": names + which, "driver": "1"}

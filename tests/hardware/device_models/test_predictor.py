@@ -241,3 +241,20 @@ def test_verification_uses_cost_model_of_search(
         == device_file.load_device_file(tmp_path / "device.json").latency(lowered)
         != searched
     )
+    (tmp_path / "device.json").unlink()
+    backend = offline_backend(t4)
+    assert latency("roofline") == searched
+    with pytest.raises(TableError, match="is missing"):
+        latency(COST)
+
+
+def test_parts_of_data_sheet_latency_add_up(networks: list[Graph]) -> None:
+    backend, lowered = offline_backend(target("nvidia_t4")), networks[300]
+
+    def lower(genotype: Genotype) -> Graph:
+        return lowered
+
+    costed = CostContext(target("nvidia_t4"), lower, lower, lower, ("tiny",))
+    cost = backend.cost_models["roofline"](costed).cost(Genotype("tiny", ()))
+    parts = [cost.details[f"{part}_bound_ms"] for part in ("compute", "memory", "launch")]
+    assert sum(part or 0 for part in parts) == pytest.approx(cost.figures["latency_ms"].value)

@@ -2,7 +2,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.hardware.backends.onnx_files import random_weights
 from hwnas.hardware.backends.tvm import TvmSettings
+from hwnas.hardware.runtimes import worker as workers
 from hwnas.hardware.runtimes.worker import Worker
 from hwnas.hardware.target import Remote, Target
 from hwnas.models.graph import Graph, OpSpec
@@ -183,3 +184,43 @@ def test_crash_at_start_is_reported() -> None:
     # TVM crashes without that LLVM backend.
     target = with_settings(HOST, TvmSettings(mcpu="generic", mtriple="armabacus-unknown-linux"))
     _refused(target, ConfigError, r"the process died of SIGSEGV \(start\)")
+
+
+def _describe_cores(
+    folder: Path, mhz: Sequence[int | None], siblings: Sequence[str], name: str
+) -> None:
+    for core, (speed, threads) in enumerate(zip(mhz, siblings, strict=True)):
+        facts = {
+            name: "" if speed is None else str(speed),
+            "topology/thread_siblings_list": threads,
+        }
+        for fact, text in facts.items():
+            path = folder / f"cpu{core}" / fact
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("mhz", "siblings", "expected"),
+    [
+        # four fast cores, of which two have two threads, and two slow ones
+        ([5500, 5500, 5300, 5300, 4300, 4300], ["0-1", "0-1", "2-3", "2-3", "4", "5"],
+         [3, 1, 2, 0, 5, 4]),
+        ([3000] * 4, ["0,2", "1,3", "0,2", "1,3"], [3, 2, 1, 0]),  # a server
+        ([None] * 2, ["0-1", "0-1"], [1, 0]),  # a virtual machine
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["cpu_capacity", "cpufreq/cpuinfo_max_freq"])
+def test_fast_and_physical_cores_are_preferred(
+    mhz: list[int | None],
+    siblings: list[str],
+    expected: list[int],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _describe_cores(tmp_path, mhz, siblings, name)
+    monkeypatch.setattr(workers, "_CPUS", tmp_path)
+    assert workers._preferred({*range(len(mhz))}) == expected
+    monkeypatch.setattr(workers, "_CPUS", tmp_path / "unknown")
+    assert workers._preferred({0, 3, 2}) == [3, 2, 0]

@@ -40,8 +40,8 @@ def backend(target: Target) -> EstimatedBackend:
         costs.from_measurements if has_measurements else costs.from_data_sheet,
         f"Target '{target.name}' is not connected: measure networks on it with a kit "
         f"(hwnas profile +target={target.name} kit=DIR).",
-        # A device file may be of other spaces, if the search was by the data sheet.
-        {"roofline": costs.from_data_sheet},
+        # By the cost model of the search: a device file may be missing now, or be of other spaces.
+        {COST: costs.from_measurements, "roofline": costs.from_data_sheet},
         path if path.exists() else None,
     )
 
@@ -138,7 +138,11 @@ class _OfflineCosts:
             replace(layer, latency_ms=layer.latency_ms and factor * layer.latency_ms)
             for layer in cost.layers
         )
-        details = {**cost.details, **host.details}
+        scaled = {
+            name: factor * value if name.endswith("_bound_ms") else value
+            for name, value in cost.details.items()
+        }
+        details = {**scaled, **host.details}
         return replace(cost, figures=host.figures, details=details, layers=layers)
 
 

@@ -111,12 +111,19 @@ def check_usable(chosen: OnnxRuntimeSettings, model: bytes) -> None:
 def devices(target: Target) -> dict[str, str]:
     """Return ``gpu`` and ``driver``, see ``meters.builtin.gpus``, for latency tables.
 
-    Empty if the target's provider does not run on NVIDIA GPUs.
+    On a machine with different GPUs, ``gpu`` also says which one networks run on. Empty if the
+    target's provider does not run on NVIDIA GPUs.
 
     Raises:
         ConfigError: it does, but nvidia-ml-py is not installed, or no GPU is found.
     """
-    return gpus() if provider_settings(target).is_nvidia else {}
+    settings = provider_settings(target)
+    facts = gpus() if settings.is_nvidia else {}
+    if len({*facts.get("gpu", "").split(" + ")}) > 1:
+        device = settings.options.get("device_id", "0")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+        facts["gpu"] += f", device {device} of CUDA_VISIBLE_DEVICES={visible}"
+    return facts
 
 
 def create_session(model: bytes, options: Any, chosen: OnnxRuntimeSettings) -> Any:
