@@ -4,6 +4,7 @@ import onnxruntime
 import openvino
 import pytest
 
+from hwnas.hardware.backends.openvino import session
 from hwnas.hardware.target import Target
 from hwnas.testing import BackendContract
 from tests.conftest import target
@@ -17,7 +18,13 @@ TARGETS = [
     replace(CPU, runtime="onnxruntime"),
     replace(CPU, runtime="onnxruntime", dtype="int8"),
     replace(CPU, runtime="openvino", dtype="float32"),
-    pytest.param(replace(CPU, runtime="openvino", dtype="int8"), marks=pytest.mark.slow),
+    pytest.param(
+        replace(CPU, runtime="openvino", dtype="int8"),
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(session._saturates(), reason="not run: this CPU has no VNNI"),
+        ],
+    ),
     pytest.param(
         replace(CPU, runtime="openvino", dtype="bfloat16"),
         marks=[

@@ -5,6 +5,7 @@ import numpy as np
 import openvino
 import pytest
 
+from hwnas.core import machine
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.hardware.backends import base, onnx_files
 from hwnas.hardware.backends.openvino import session
@@ -30,12 +31,33 @@ OPS = [
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.kind)
-def test_every_operator_is_timed(op: OpSpec, dtype: str) -> None:
+def test_every_operator_is_timed(op: OpSpec, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if dtype == "int8" and "add" in op.fused:
         pytest.skip("sums are not fused in int8")
+    monkeypatch.setattr(session, "_saturates", lambda: False)  # only timed
     engine = OpenVinoEngine(replace(CPU, dtype=dtype), Remote())
     timing = engine.time_operator(replace(op, dtype=dtype), "", QUICK)
     assert 0 < timing.low_ms <= timing.median_ms <= timing.high_ms
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_refused"),
+    [
+        ("fpu avx avx2 fma", True),
+        ("fpu avx2 avx512f avx512_vnni", False),
+        ("fpu avx2 avx_vnni", False),
+        ("fp asimd asimddp", False),  # Arm
+    ],
+)
+def test_int8_is_refused_where_sums_saturate(
+    flags: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "describe", lambda: {"flags": flags.split()})
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"target\.dtype=int8: this CPU has no VNNI"):
+            base.backend_of(replace(CPU, dtype="int8"))
+    else:
+        base.backend_of(replace(CPU, dtype="int8"))
 
 
 def _contents(dtype: str) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ import numpy as np
 import openvino
 from numpy.typing import NDArray
 
+from hwnas.core import machine
 from hwnas.core.errors import CompileError, ConfigError, last_line
 from hwnas.hardware.timing import Timer
 
@@ -30,9 +31,17 @@ _CHUNK = 64  # images per inference
 def check_cpu(dtype: str) -> None:
     """Check that this CPU supports a dtype.
 
+    Without VNNI, OpenVINO adds two products of int8 in 16 bits, which saturate: outputs are wrong.
+    Source: https://docs.openvino.ai, "Saturation (overflow) Issue Workaround".
+
     Raises:
         ConfigError: it does not; the message names the supported ones.
     """
+    if dtype == "int8" and _saturates():
+        raise ConfigError(
+            "target.dtype=int8: this CPU has no VNNI, and without it OpenVINO's sums of int8 "
+            "products saturate. Set target.dtype=float32, or another target.runtime."
+        )
     has = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if (needed := _CAPABILITIES.get(dtype)) is not None and needed not in has:
         able = [name for name in _HINTS if _CAPABILITIES.get(name, "FP32") in has]
@@ -40,6 +49,13 @@ def check_cpu(dtype: str) -> None:
             f"target.dtype={dtype}: this CPU has no {needed} (it has {', '.join(sorted(has))}). "
             f"Allowed here: {', '.join(able)}."
         )
+
+
+def _saturates() -> bool:
+    """Return whether this is an x86 CPU without instructions that add int8 products in 32 bits."""
+    facts = machine.describe()
+    flags = {*facts["flags"]}
+    return "avx2" in flags and not flags & {"avx512_vnni", "avx_vnni", "amx_int8"}
 
 
 def openvino_ir(onnx: bytes, dtype: str) -> dict[str, bytes]:
