@@ -44,8 +44,8 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 _PLAN_FILES = """\
-All fields of the two files that `hwnas plan` reads: {doc}`../how-to/fleet/plan`. A field without a
-default is required, unless its text names a default. `NAME` stands for a name of your own."""
+All fields of the two files that `hwnas plan` reads: {doc}`../how-to/fleet/plan`. Fields are
+optional unless they are marked as required. `NAME` stands for a name of your own."""
 
 
 def _tables(place: str, schema: Schema) -> Iterator[str]:
@@ -53,13 +53,16 @@ def _tables(place: str, schema: Schema) -> Iterator[str]:
     if fields := schema.get("properties", {}):
         yield f"## `{place}`"
         required = schema.get("required", ())
-        rows = [(name, field, "" if name in required else field.get("default"))
-                for name, field in fields.items()]  # fmt: skip
         yield table(
             ("Field", "Range", "Default", "Meaning"),
             [
-                (f"`{name}`", _range(field), code(default), sentence(field.get("description", "")))
-                for name, field, default in rows
+                (
+                    f"`{name}`",
+                    _range(field),
+                    "required" if name in required else code(field.get("default")),
+                    sentence(field.get("description", "")),
+                )
+                for name, field in fields.items()
             ],
         )
     for name, field in fields.items():
