@@ -33,6 +33,7 @@ import torch
 import hwnas
 from hwnas.__main__ import run
 from hwnas.cli.help_texts import VERBS as ALL_VERBS
+from hwnas.core import machine
 from hwnas.workflows.config import SCHEMAS
 from tests.conftest import few_of, options_with_defaults
 
@@ -111,12 +112,6 @@ def cpu() -> str:
     facts = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
     names = ("model name", "vendor_id", "cpu family", "model", "stepping", "CPU part")
     return " ".join(f"{name}={facts[name]}" for name in names if name in facts)
-
-
-def cpu_flags() -> str:
-    """Return the features of the CPU, separated by blanks; empty if they are unknown."""
-    match = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
-    return match[1] if match else ""
 
 
 def number(value: object) -> str:
@@ -373,7 +368,7 @@ def expected_for_this_cpu(expected: Row) -> Row:
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SEARCHES]
 )
 def test_search_gives_same_front(name: str, expected: Row) -> None:
-    if name == "int8_tvm" and not re.search(r"avx512_?vnni|avx_vnni", cpu_flags()):
+    if name == "int8_tvm" and not {"avx512_vnni", "avx_vnni"} & {*machine.describe()["flags"]}:
         pytest.skip("the shipped table has plans that need VNNI, which this CPU lacks")
     folder = run_search(name)
     if name in DRAWN:
