@@ -32,7 +32,7 @@ from hwnas.core.progress import NullProgress
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.training.data import DatasetConfig, ImageData, InMemorySplit, StreamedSplit, load_data
 from hwnas.training.data.augmentation import draw_changes
-from hwnas.training.data.splits import Decoder, ahead
+from hwnas.training.data.splits import Decoder, prefetched
 
 _SMALL, _PHOTOS = 10_000, 2_000
 _BATCH, _PHOTO_BATCH = 256, 100
@@ -95,7 +95,7 @@ def pipeline_rate(data: ImageData, config: DatasetConfig, side: int, threads: in
         return data.prepare(part.images, side), part.targets
 
     steps = range(-(-len(train) // batch))
-    return _measure_rate(lambda: ahead(train, step, steps), len(train))
+    return _measure_rate(lambda: prefetched(train, step, steps), len(train))
 
 
 def _measure_rate(batches: Callable[[], Iterator[Any]], n: int) -> Rate:

@@ -358,7 +358,7 @@ def normalised_label(label: Any) -> Any:
         return label.strip() or None
     if not isinstance(label, float | Decimal):
         return label
-    if math.isnan(label):  # of a column of integers with a gap
+    if math.isnan(label):  # a missing value in a column of integers, which is read as floats
         return None
     return int(label) if math.isfinite(label) and label == int(label) else label
 

@@ -7,6 +7,7 @@ their mean error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -344,10 +345,20 @@ class Regression:
         )
 
 
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+
+
 def _to_array(where: str, raw: Sequence[Any]) -> NDArray[np.float64]:
     """Return numbers, or lists of equal length, as ``(N, n)``; raise ``DataError`` for others."""
     plain = [float(value) if isinstance(value, Decimal) else value for value in raw]
     rows = [value if isinstance(value, list | tuple) else [value] for value in plain]
+    texts = [(row, n) for row, numbers in enumerate(rows) for n in numbers if isinstance(n, str)]
+    if texts:  # one text makes texts of all values of a CSV file
+        row, text = min(texts, key=lambda place: bool(_NUMBER.fullmatch(place[1])))
+        raise DataError(
+            f"{where}, row {row} (from 0) has the value {text!r}: regression needs numbers. For "
+            "classes set task=classification."
+        )
     for row, numbers in enumerate(rows):
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int | float):

@@ -53,7 +53,7 @@ def _power(figures: Quantities, target: TargetFacts) -> Quantity:
 
 
 def _remaining_width(total: float, part: float) -> float:
-    """Return what is left of a half-width if an independent part of it is taken out."""
+    """Return the half-width without an independent part of it: sqrt(total² - part²)."""
     return total if math.isinf(total) else math.sqrt(max(0.0, total**2 - part**2))
 
 

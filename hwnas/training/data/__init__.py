@@ -3,7 +3,7 @@
 from hwnas.training.data.augmentation import AugmentationParameters, augment, draw_changes
 from hwnas.training.data.image_data import ImageBatch, ImageData
 from hwnas.training.data.loading import load_data
-from hwnas.training.data.splits import DataSplit, InMemorySplit, StreamedSplit, ahead, some
+from hwnas.training.data.splits import DataSplit, InMemorySplit, StreamedSplit, prefetched, sample
 from hwnas.training.options import DatasetConfig
 
 __all__ = [
@@ -14,9 +14,9 @@ __all__ = [
     "ImageData",
     "InMemorySplit",
     "StreamedSplit",
-    "ahead",
     "augment",
     "draw_changes",
     "load_data",
-    "some",
+    "prefetched",
+    "sample",
 ]

@@ -89,6 +89,7 @@ _REMEDIES = {
 _SIDE_FILES = (
     "thumbs", "ehthumbs", "desktop", "metadata", "labels", "classes", "readme", "license",
 )  # fmt: skip
+_NOT_DECODED = ("BUFR", "GRIB", "HDF5", "MPEG", "WMF")  # Pillow reads their headers only
 _N_SUFFIXES = 5  # that messages list
 
 
@@ -139,9 +140,10 @@ def _listed(suffixes: Counter[str]) -> str:
 _ALIASES = {
     "train": "train", "training": "train",
     "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
-    "test": "test", "testing": "test",
+    "test": "test", "testing": "test", "eval": "test", "evaluation": "test",
 }  # fmt: skip
-_TABLES = (".parquet", ".arrow", ".csv", ".jsonl", ".json", ".tar", ".zip")
+_ARCHIVES = (".jsonl", ".json", ".tar", ".zip")  # that may hold images
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
 def split_of(name: str) -> str:
@@ -200,12 +202,14 @@ def is_image_folder(where: str, path: Path) -> bool:
         DataError: the folder has neither images nor tables.
     """
     paths = list(files(where, path))
-    described = any(f.suffix in (".parquet", ".arrow") or f.stem == "metadata" for f in paths)
+    described = any(f.suffix in (".parquet", ".arrow") or is_metadata(f) for f in paths)
     if any(map(is_image, paths)):
         return not described
-    if any(f.suffix in _TABLES for f in paths):
+    if described or any(f.suffix in _ARCHIVES for f in paths):
         return False
     allowed = f"Allowed: Parquet files, or one folder per class. Formats: {FORMATS}."
+    if any(f.suffix.lower() in (".csv", ".tsv", ".txt") for f in paths):
+        allowed += " Convert each window of sensor data to an image."
     raise no_images(where, paths, allowed)
 
 
@@ -335,6 +339,11 @@ def _images_by_class(where: str, folder: Path) -> list[tuple[str, Path]]:
                     f"{where}: {file} has no class. Allowed: one folder per class, or "
                     "metadata.csv beside the images, with the columns file_name and label."
                 )
+            if any("\udc80" <= c <= "\udcff" for c in inside[0]):  # bytes of another encoding
+                raise DataError(
+                    f"{where}: the name of the folder {os.fsencode(inside[0])!r} is not UTF-8. "
+                    "Rename the folder."
+                )
             labelled_files.append((unicodedata.normalize("NFC", inside[0].strip()), file))
             subfolders.setdefault(inside[0], set()).add(inside[1] if len(inside) > 2 else "")
     empty = [f for f in _folders(folder) if f.name not in subfolders]
@@ -369,5 +378,11 @@ def _folders(path: Path) -> list[Path]:
 
 
 def is_image(file: Path) -> bool:
-    """Return whether the suffix of a file is that of an image."""
-    return file.suffix.lower() in Image.registered_extensions()
+    """Return whether the suffix of a file is that of an image that Pillow reads."""
+    kind = Image.registered_extensions().get(file.suffix.lower())
+    return kind in Image.OPEN and kind not in _NOT_DECODED
+
+
+def is_metadata(file: Path) -> bool:
+    """Return whether a file describes the images beside it."""
+    return file.name.lower() in _METADATA

@@ -20,16 +20,18 @@ from hwnas.core.errors import DataError
 from hwnas.tasks.base import TaskType
 from hwnas.training.data.encoded import SPLITS, ImageColumn, ImageSource
 from hwnas.training.data.folders import (
-    FORMATS,
     chosen_splits,
     files,
     is_image,
+    is_metadata,
     left_out_notes,
     remedy,
     split_of,
 )
+from hwnas.training.data.metadata import IMAGE, only_a_table, read_metadata
 from hwnas.training.options import DatasetConfig
 
+_PART = re.compile(r"(.+)-\d{5}-of-\d{5}")  # the name of one of several files of a split
 #: Columns that name a group of related images.
 _GROUP = re.compile(
     "(patient|subject|speaker|participant|person|user|session|recording|video|scene|group)"
@@ -48,7 +50,8 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
     from huggingface_hub import constants
 
     notes: list[str] = []
-    tables = _split_by_column(where, _open(where, config, path), config, notes)
+    tables = _open(where, config, path, categorical=kind.categorical)
+    tables = _split_by_column(where, tables, config, notes)
     chosen = chosen_splits(where, list(tables), config.test_split)
     splits = {split: tables[name] for split, name in chosen.items()}
     for split, table in splits.items():
@@ -61,7 +64,12 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
     )
     image = _column(where, splits["train"], config.image_column, requests, 0)
     label = _column(where, splits["train"], config.label_column, requests, 1)
-    labels = {split: table.data.column(label).to_pylist() for split, table in splits.items()}
+    labels = {
+        split: table.data.column(label).to_pylist()
+        if label in table.column_names
+        else [None] * len(table)
+        for split, table in splits.items()
+    }
     for split in ("validation", "test"):
         if kind.categorical and all(value in (None, -1) for value in labels.get(split, [0])):
             notes.append(
@@ -71,7 +79,8 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
     # Files that ``datasets`` downloaded or extracted.
     folders = [Path(datasets.config.DOWNLOADED_DATASETS_PATH), Path(constants.HF_HUB_CACHE)]
     if path is not None:
-        folders.insert(0, path if path.is_dir() else path.parent)
+        folder = path if path.is_dir() else path.parent
+        folders[:0] = [folder, folder.resolve()]  # ``datasets`` may return either
     images = {split: _images(where, split, splits[split], image, folders) for split in labels}
     notes += _unlisted_note(where, path, tables.values(), image)
     names = getattr(splits["train"].features[label], "names", None)
@@ -79,7 +88,9 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
     return ImageSource(images, targets, names, tuple(notes))
 
 
-def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any]:
+def _open(
+    where: str, config: DatasetConfig, path: Path | None, *, categorical: bool
+) -> dict[str, Any]:
     """Return the tables of all splits."""
     import datasets  # slow to import, and not needed for folders of images
 
@@ -92,8 +103,16 @@ def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any
         _check_parquet(where, path)
         if path.is_file():
             return dict(datasets.load_dataset("parquet", data_files={"train": str(path)}))
-        if tables := _tables_beside_images(where, path):
+        if _has_card(path):
+            return dict(datasets.load_dataset(str(path)))
+        if tables := _parquet_files(where, path):
             return dict(datasets.load_dataset("parquet", data_files=tables))
+        if described := read_metadata(where, path, categorical=categorical):
+            image = datasets.Image(decode=False)
+            return {
+                split: datasets.Dataset(table).cast_column(IMAGE, image)
+                for split, table in described.items()
+            }
         return dict(datasets.load_dataset(str(path)))
     except DataError:
         raise
@@ -142,19 +161,34 @@ def _split_by_column(
     }
 
 
-def _tables_beside_images(where: str, path: Path) -> dict[str, list[str]]:
-    """Return the Parquet files by split of a folder that also holds images; else nothing.
+def _has_card(path: Path) -> bool:
+    """Return whether a folder has a file ``README.md`` of the hub that says what to read."""
+    card = path / "README.md"
+    return card.is_file() and "data_files:" in card.read_text(encoding="utf-8", errors="replace")
 
-    ``datasets`` would read the images alone, without their labels.
+
+def _parquet_files(where: str, path: Path) -> dict[str, list[str]]:
+    """Return the Parquet files of a folder by split, by the names of files and folders.
+
+    Splits are the names of files such as ``NAME-00000-of-00001.parquet``, else train, validation
+    and test in the path. ``datasets`` would read images beside them alone, without their labels,
+    and accepts names of splits in lower case only.
     """
-    paths = [*files(where, path)]
     tables: dict[str, list[str]] = {}
-    for file in paths if any(map(is_image, paths)) else ():
-        if file.suffix == ".parquet" and file.stem != "metadata":
-            parts = re.split(r"[-_./]", file.relative_to(path).as_posix())
-            split = next((s for s in map(split_of, parts) if s in SPLITS), "train")
+    for file in files(where, path):
+        if file.suffix == ".parquet" and not is_metadata(file):
+            if part := _PART.fullmatch(file.stem):
+                split = split_of(part[1])
+            else:
+                words = re.split(r"[-_./ \d]+", file.relative_to(path).as_posix())
+                split = next((s for s in map(split_of, words) if s in SPLITS), "")
             tables.setdefault(split, []).append(str(file))
-    return tables
+    if (unnamed := tables.pop("", [])) and tables:
+        raise DataError(
+            f"{where}: the name of {Path(unnamed[0]).name} has no split, but those of other files "
+            "have. Write train, validation or test into it, or remove it."
+        )
+    return {"train": unnamed} if unnamed else tables
 
 
 def _reading_error(
@@ -177,13 +211,6 @@ def _reading_error(
     # The root cause tells that the hub is not reachable; for a file, the outer error is clearer.
     remedy = "Check the files" if path else "Without a network, use local files: dataset.path=DIR"
     reason = " ".join(str(root if path else error).split())[:300].rstrip(".") or type(root).__name__
-    if type(root).__name__ in ("IndexError", "EmptyDataError"):  # of a CSV file
-        reason = "a table has no rows"
-    if path and path.is_dir() and any(path.rglob("metadata.csv")):
-        remedy = (
-            "A metadata.csv beside the images needs the columns file_name and label, with commas "
-            "between them, in UTF-8"
-        )
     return DataError(f"{where} cannot be read: {reason}. {remedy}.")
 
 
@@ -263,10 +290,7 @@ def _column(
     ]
     candidates = candidates or [name for name in table.column_names if name in usual]
     if not candidates and "file_name" in table.column_names:  # of a folder without image files
-        raise DataError(
-            f"{where} holds no images, only a table that names them. Put the images into this "
-            f"folder, as {FORMATS} files, and write paths relative to it in the column file_name."
-        )
+        raise only_a_table(where)
     if not candidates:
         raise DataError(
             f"{where} needs a column '{requests[0].usual[0]}' and a column "

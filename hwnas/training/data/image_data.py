@@ -18,7 +18,7 @@ from hwnas.core.errors import ConfigError, DataError, counted
 from hwnas.core.quantity import Quantity
 from hwnas.models.graph import Signature
 from hwnas.tasks.base import Targets, Task
-from hwnas.training.data.splits import DataSplit, ImageRows, InMemorySplit, ahead, digest
+from hwnas.training.data.splits import DataSplit, ImageRows, InMemorySplit, digest, prefetched
 from hwnas.training.options import DatasetConfig
 
 _BATCH = 256  # images of a streamed split per batch
@@ -150,7 +150,7 @@ class ImageData:
             part = split.take(chunks[i])
             return self.prepare(part.images, resolution, rounded=rounded), part.targets
 
-        yield from ahead(split, batch, range(len(chunks)))
+        yield from prefetched(split, batch, range(len(chunks)))
 
 
 def target_notes(data: ImageData) -> list[str]:
@@ -267,11 +267,15 @@ def divide(
     parts = {name: (name, np.arange(len(targets[name]))) for name in targets}
     _check_sizes(where, len(rows), missing, config, 1 if strata is None else len(set(strata)))
     for name in missing:
+        stratify = None if strata is None else strata[rows]
+        if stratify is not None and (few := np.flatnonzero(np.bincount(stratify) == 1)).size:
+            raise DataError(
+                f"{where}: after dataset.{missing[0]}={_fraction(config, missing[0]):g}, one image "
+                f"of class '{names[few[0]]}' is left for two splits. Set a smaller fraction, or "
+                "add images of this class."
+            )
         rows, part = train_test_split(
-            rows,
-            test_size=_fraction(config, name),
-            stratify=None if strata is None else strata[rows],
-            random_state=SPLIT_SEED,
+            rows, test_size=_fraction(config, name), stratify=stratify, random_state=SPLIT_SEED
         )
         parts[name] = ("train", part)
     if not tasks.get(config.task).categorical:

@@ -1,6 +1,7 @@
 """Images and targets of one split: in memory, or decoded on demand."""
 
 import hashlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -185,7 +186,7 @@ class StreamedSplit:
         yield self.targets.numpy().tobytes()
 
 
-def some(split: DataSplit, n: int) -> InMemorySplit:
+def sample(split: DataSplit, n: int) -> InMemorySplit:
     """Return a random sample of at most ``n`` images, always the same, in the split's order."""
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))
     return split.take(order[:n].sort().values)
@@ -196,7 +197,7 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(machine.available_cores(), "decode")
 
 
-def ahead(split: DataSplit, make: Callable[[int], T], steps: Iterable[int]) -> Iterator[T]:
+def prefetched(split: DataSplit, make: Callable[[int], T], steps: Iterable[int]) -> Iterator[T]:
     """Yield ``make(step)`` for each step in order; a thread prefetches if images are decoded.
 
     The result of ``make`` must depend on the step alone.
@@ -205,7 +206,7 @@ def ahead(split: DataSplit, make: Callable[[int], T], steps: Iterable[int]) -> I
         yield from map(make, steps)
         return
     waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(1, "ahead") as thread:
+    with ThreadPoolExecutor(1, "prefetch") as thread:
         try:
             for step in steps:
                 waiting.append(thread.submit(make, step))
@@ -229,6 +230,7 @@ def digest(*splits: DataSplit) -> str:
 
 _HALVES = np.dtype([("first", "u8"), ("second", "u8")])  # of a hash of 16 bytes
 _ORDER = ("train", "validation", "test")
+_ADJECTIVES = {"train": "training", "validation": "validation"}
 
 
 def describe_duplicates(
@@ -236,7 +238,7 @@ def describe_duplicates(
     targets: Mapping[str, Targets],
     where: Callable[[str, int], str],
 ) -> list[str]:
-    """Return warnings about training images in other splits, and equal images with other targets.
+    """Return warnings about images in two splits, and about equal images with other targets.
 
     Args:
         hashes: Hashes of the image files by split, uint8, ``(N, 16)``.
@@ -245,14 +247,14 @@ def describe_duplicates(
     """
     keys = {s: np.ascontiguousarray(hashes[s]).view(_HALVES).ravel() for s in _ORDER}
     messages = []
-    for name in _ORDER[1:]:
-        same = np.flatnonzero(np.isin(keys[name], keys["train"]))
+    for other, name in itertools.combinations(_ORDER, 2):
+        same = np.flatnonzero(np.isin(keys[name], keys[other]))
         if len(same):
-            first = int(np.flatnonzero(keys["train"] == keys[name][same[0]])[0])
+            first = int(np.flatnonzero(keys[other] == keys[name][same[0]])[0])
             messages.append(
-                f"{len(same)} of {len(keys[name])} {name} images are training images, too, for "
-                f"example {where(name, int(same[0]))} and {where('train', first)}: metrics are too "
-                "high. Remove them from one split."
+                f"{len(same)} of {len(keys[name])} {name} images are {_ADJECTIVES[other]} images, "
+                f"too, for example {where(name, int(same[0]))} and {where(other, first)}: metrics "
+                "are too high. Remove them from one split."
             )
     places = [(split, i) for split in _ORDER for i in range(len(keys[split]))]
     _, first_of, image = np.unique(

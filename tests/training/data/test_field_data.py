@@ -1,6 +1,5 @@
 """Data of practice: folders of splits, EXIF orientations, few images, unusual labels."""
 
-import gc
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from PIL import Image
 
 from hwnas.core.errors import ConfigError, DataError
 from hwnas.core.progress import NullProgress
-from hwnas.training.data import DatasetConfig, ImageData, hub, load_data
+from hwnas.training.data import DatasetConfig, ImageData, load_data
 from hwnas.training.options import TrainingConfig
 from tests.conftest import images_of
 from tests.training.data.made import load_images, png, write, write_folder, write_hub
@@ -360,32 +359,11 @@ def _write_metadata(folder: Path, table: bytes, n: int = 12) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (ValueError("`file_name` must be present as dictionary key"), "`file_name` must be"),
-        (ValueError("'utf-8' codec can't decode byte 0xff"), "'utf-8' codec can't decode"),
-        (IndexError("list index out of range"), "a table has no rows"),
-    ],
-)
-def test_error_for_unreadable_metadata_gives_format(
-    tmp_path: Path, error: Exception, reason: str
-) -> None:
-    """Semicolons, other columns, other encodings or only a header."""
-    folder = _write_metadata(tmp_path / "d", b"", 1)
-    message = str(hub._reading_error("Data", DatasetConfig("images"), folder, error))
-    assert message.startswith(f"Data cannot be read: {reason}")
-    assert "A metadata.csv beside the images needs the columns file_name and label" in message
-
-
-# ``datasets`` leaves the CSV file open.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_images_without_row_are_noted(tmp_path: Path) -> None:
     rows = "".join(f"{i}.png,{CLASSES[i % 2]}\n" for i in range(40))
     data = load_images(_write_metadata(tmp_path / "d", f"file_name,label\n{rows}".encode(), 42))
     assert "2 of 42 image files have no row in the table and are left out" in " ".join(data.notes)
     assert sum(_sizes(data)) == 40
-    gc.collect()
 
 
 def test_paths_are_relative_to_table(tmp_path: Path) -> None:
@@ -515,11 +493,9 @@ def _labels(path: Path, names: Sequence[str], form: str) -> ImageData:
     return load_images(path / "a.npz")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("form", ["folder", "parquet", "csv", "npz"])
 def test_classes_with_similar_names_are_reported(tmp_path: Path, form: str) -> None:
     data = _labels(tmp_path, ["Cat", "cat", "dog", "big_dog", "big  dog"], form)
-    gc.collect()  # datasets does not close metadata.csv
     assert data.task.n_outputs == 5
     similar = [note for note in data.notes if "differ only in case, blanks or underscores" in note]
     assert len(similar) == 2
@@ -591,16 +567,12 @@ def test_paths_into_archives_are_refused(tmp_path: Path) -> None:
         load_images(folder)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_table_beside_no_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv").write_text("file_name,label\n/a/1.png,0\n/a/2.png,1\n")
     with pytest.raises(DataError, match="holds no images, only a table that names them"):
         load_images(tmp_path)
-    gc.collect()
 
 
-# ``datasets`` leaves the CSV file open.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_column_split_divides_images(tmp_path: Path) -> None:
     splits = ["train"] * 24 + ["val"] * 6 + ["Test"] * 10
     rows = [f"{i}.png,{CLASSES[i % 2]},{split},{i // 4}" for i, split in enumerate(splits)]
@@ -623,7 +595,6 @@ def test_column_split_divides_images(tmp_path: Path) -> None:
     data = load_images(tmp_path / "x.parquet")
     assert "column 'Split' has the value 'fold1' and is not used" in " ".join(data.notes)
     assert sum(_sizes(data)) == 40
-    gc.collect()
 
 
 def test_columns_of_groups_are_noted(tmp_path: Path) -> None:

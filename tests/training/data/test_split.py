@@ -12,9 +12,9 @@ from hwnas.training.data import (
     DatasetConfig,
     InMemorySplit,
     StreamedSplit,
-    ahead,
     augment,
     draw_changes,
+    prefetched,
 )
 from tests.training.data.made import load_images, photo, write
 
@@ -78,14 +78,14 @@ def test_prefetched_steps_are_ordered_and_deterministic(streamed: StreamedSplit)
 
     expected_steps = [make(step) for step in range(2, 9)]
     steps_made.clear()
-    for expected, prefetched in zip(
-        expected_steps, ahead(streamed, make, range(2, 9)), strict=True
+    for expected, batch in zip(
+        expected_steps, prefetched(streamed, make, range(2, 9)), strict=True
     ):
-        assert torch.equal(prefetched, expected)
+        assert torch.equal(batch, expected)
     assert steps_made == list(range(2, 9))
-    resumed = list(ahead(streamed, make, range(6, 9)))
+    resumed = list(prefetched(streamed, make, range(6, 9)))
     assert all(map(torch.equal, resumed, expected_steps[4:]))
-    assert not any(thread.name.startswith("ahead") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("prefetch") for thread in threading.enumerate())
 
 
 def _counting(produced: list[int]) -> Callable[[int], int]:
@@ -98,7 +98,7 @@ def _counting(produced: list[int]) -> Callable[[int], int]:
 
 def test_prefetching_is_limited_and_ends_with_iterator(streamed: StreamedSplit) -> None:
     produced: list[int] = []
-    steps = ahead(streamed, _counting(produced), range(1000))
+    steps = prefetched(streamed, _counting(produced), range(1000))
     assert next(steps) == 0
     steps.close()  # type: ignore[attr-defined]
     assert len(produced) <= 4
@@ -110,7 +110,7 @@ def test_error_of_prefetched_step_is_raised_at_that_step(streamed: StreamedSplit
             raise ValueError("damaged")
         return step
 
-    steps = ahead(streamed, make, range(5))
+    steps = prefetched(streamed, make, range(5))
     assert [next(steps), next(steps)] == [0, 1]
     with pytest.raises(ValueError, match="damaged"):
         next(steps)
@@ -118,6 +118,6 @@ def test_error_of_prefetched_step_is_raised_at_that_step(streamed: StreamedSplit
 
 def test_images_in_memory_are_not_prefetched() -> None:
     produced: list[int] = []
-    steps = ahead(IN_MEMORY, _counting(produced), range(1000))
+    steps = prefetched(IN_MEMORY, _counting(produced), range(1000))
     assert next(steps) == 0
     assert produced == [0]
