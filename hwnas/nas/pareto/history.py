@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hwnas.nas.pareto.expectation import History
 from hwnas.nas.pareto.features import Assignment, ProposalSpace
 from hwnas.nas.pareto.models import LARGEST, least
-from hwnas.nas.trial_attributes import CANDIDATE, STD, read_proposal
+from hwnas.nas.trial_attributes import CANDIDATE, STD, SURPLUS, read_proposal
 
 Array = NDArray[np.float64]
 
@@ -85,15 +85,17 @@ class Trials:
 
         ``taken`` is updated.
         """
-        finished, refused = [], list[Assignment]()
+        finished, refused, failed = [], list[Assignment](), list[Assignment]()
         trials = study.get_trials(deepcopy=False, states=_USED_STATES)
         for other in trials:
+            if SURPLUS in other.system_attrs:  # its candidate is left to the next trial
+                continue
             if self._is_refused(other):
                 refused.append(self._assignment(other))
             elif other.state == TrialState.COMPLETE:
                 finished.append(other)
             elif other.state == TrialState.FAIL and self._is_within(other):
-                self.taken.add(self._space.key(self._assignment(other)))
+                failed.append(self._assignment(other))
         n = len(self._read)
         if [
             other.number for other in finished[:n]
@@ -103,7 +105,7 @@ class Trials:
         self._read += [other.number for other in finished[n:]]
         if new := [other for other in finished[n:] if self._is_within(other)]:
             self._add(study, new)
-        self.taken |= {self._space.key(assignment) for assignment in refused}
+        self.taken |= {self._space.key(assignment) for assignment in [*refused, *failed]}
         scale = self._scale(self._values, study)
         errors = scale.errors(self._values, self._stds)
         known = (self._numbers, self._assignments, self._features, errors, self._costs)

@@ -238,10 +238,11 @@ def exact(
     model: Expectation,
     others: Callable[[], tuple[Sequence[Assignment], int]],
 ) -> ShortlistedCandidate:
-    """Return the best feasible candidate by computed costs, which are computed in batches.
+    """Return the best of ``n_costs`` feasible candidates by computed costs.
 
-    Without a limit of computed costs, or if no candidate is feasible, it is the first of ``best``.
-    Candidates of other workers are avoided. They are read last, as the selection takes time.
+    If other workers evaluate all of them, it is the best of the next ones. Without a limit of
+    computed costs, or if no candidate is feasible, it is the first of ``best``. Candidates of other
+    workers are avoided. They are read last, as the selection takes time.
 
     Args:
         costed: Returns the costs of candidates.
@@ -265,13 +266,19 @@ def exact(
     if not costed.n_costs:
         return first
     by_key = dict(zip(keys, (bred for _, bred, _ in best), strict=True))
-    for start in range(0, len(best), costed.n_costs):
-        part = [bred.assignment for _, bred, _ in best[start : start + costed.n_costs]]
-        known = costed.of(part)
-        merits = model.merits(known) if known.assignments else np.zeros(0)
-        order: list[int] = np.argsort(-merits, kind="stable").tolist()
-        keys = [space.key(known.assignments[i]) for i in order]
-        if (i := place(keys)) is not None:
-            bred, n_costed = by_key[keys[i]], start + len(part)
-            return replace(first, bred=bred, costs=known.costs[order[i]], n_costed=n_costed)
-    return replace(first, n_costed=len(best))
+    feasible: list[tuple[float, Hashable, Array]] = []
+    n_costed, n_wanted = 0, costed.n_costs
+    while n_costed < len(best):
+        part = best[n_costed : n_costed + n_wanted - len(feasible)]
+        known = costed.of([bred.assignment for _, bred, _ in part])
+        merits = model.merits(known).tolist() if known.assignments else []
+        feasible += zip(merits, map(space.key, known.assignments), known.costs, strict=True)
+        n_costed += len(part)
+        if len(feasible) < n_wanted and n_costed < len(best):
+            continue
+        order = sorted(feasible, key=lambda row: -row[0])
+        if (i := place([key for _, key, _ in order])) is not None:
+            _, key, costs = order[i]
+            return replace(first, bred=by_key[key], costs=costs, n_costed=n_costed)
+        n_wanted += costed.n_costs
+    return replace(first, n_costed=n_costed)

@@ -89,6 +89,7 @@ _COMPARED = 400  # maximum candidates of a cost window whose distances are compa
 _SHARES = 0.0, 0.25, 0.5, 0.75  # fractions of choices set to the smallest or largest option
 _N_PER_SHARE = 40  # random candidates for each fraction
 _HALVINGS = 10  # steps of the bisection for the largest feasible size, with a reserve
+_MIN_ALIKE = 4  # candidates of similar size at each step of the bisection
 _CHANCE = 0.1  # probability that larger candidates are infeasible for another reason
 _ALIKE = 24  # candidates nearest to the target size; the one farthest from earlier ones is taken
 
@@ -166,7 +167,7 @@ def _by_size(
     if costed.n_costs is None:
         order = [i for i, fits in zip(order, fitting.are(order), strict=True) if fits]
     else:  # feasibility is mostly monotonic in size, except for some choices
-        n_alike = max(1, costed.n_costs // _HALVINGS)  # one of them must be feasible
+        n_alike = max(_MIN_ALIKE, costed.n_costs // _HALVINGS)  # one of them must be feasible
         groups = [order[k : k + n_alike] for k in range(len(order))]
         n = bisect.bisect_left(groups, x=True, key=lambda rows: not any(map(fitting.is_, rows)))
         order = order[:n]

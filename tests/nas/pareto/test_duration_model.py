@@ -1,5 +1,6 @@
 """Predicted duration of trials; with a time limit, gains are per second."""
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_search_with_time_limit_records_durations(
     study = LocalStudy(tmp_path / "study.db", tiny, ("accuracy", "latency_ms"))
     config = SamplerConfig(n_startup_trials=8)
     try:
-        loop.run_trials(problem, study, config, 0, 14, NullProgress(), limit_s)
+        loop.run_trials(problem, study, config, 0, 14, NullProgress(), time.monotonic() + limit_s)
         trials = study._file.get_trials(deepcopy=False)
     finally:
         study.close()
