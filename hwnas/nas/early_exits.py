@@ -69,7 +69,7 @@ class EarlyExits:
     network: ExitNetworkResults
     thresholds: tuple[float, ...]  #: minimum confidence for leaving at each exit
     #: whether it is non-dominated among all networks and thresholds, by accuracy and expected
-    #: latency on the test split (see ``judged``)
+    #: latency on the test split (see ``with_on_front``)
     on_front: bool = False
 
     @property
@@ -214,7 +214,7 @@ def expected(
         ConfigError: the costs of segments are unknown.
     """
     if len(predictions["validation"]) < 2:
-        return without_leaving(costs)
+        return costs_without_exits(costs)
     if not segments:
         raise ConfigError(
             "expected_latency_ms and expected_energy_mj need the costs of each segment between "
@@ -223,40 +223,40 @@ def expected(
         )
     early = within(swept(ExitNetworkResults("", costs, segments, predictions)), POINTS)
     if early is None:  # too few images
-        return without_leaving(costs)
+        return costs_without_exits(costs)
     return (early.verified if "test" in predictions else early.predicted).costs
 
 
-def without_leaving(costs: Quantities) -> Quantities:
+def costs_without_exits(costs: Quantities) -> Quantities:
     """Return the expected costs if no image leaves early, by name: ``expected_latency_ms``, ..."""
     return {f"expected_{name}": costs[name] for name in (LATENCY, ENERGY) if name in costs}
 
 
-def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
+def with_on_front(settings: Sequence[EarlyExits]) -> list[EarlyExits]:
     """Return the thresholds with ``on_front`` set by the results on the test split.
 
     They are compared with each other and with their networks without early exits.
     """
-    if not found:
+    if not settings:
         return []
-    networks = {setting.network.id: setting.network for setting in found}
+    networks = {setting.network.id: setting.network for setting in settings}
     ends = [(n.accuracy("test"), n.costs[LATENCY].value) for n in networks.values()]
-    points = np.array([*ends, *(_point(setting.verified) for setting in found)])
+    points = np.array([*ends, *(_point(setting.verified) for setting in settings)])
     stays = non_dominated(points, MAXIMISE)[len(ends) :]
-    return [replace(e, on_front=bool(is_on)) for e, is_on in zip(found, stays, strict=True)]
+    return [replace(e, on_front=bool(is_on)) for e, is_on in zip(settings, stays, strict=True)]
 
 
-def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
+def within(settings: Sequence[EarlyExits], points: float) -> EarlyExits | None:
     """Return the fastest thresholds that lose at most ``points``; ``None`` if there are none.
 
     Loss and latency are those on the half of the validation split that chooses thresholds.
 
     Args:
-        found: Thresholds of one network.
+        settings: Thresholds of one network.
         points: Maximum loss of accuracy, in percentage points.
     """
     allowed = []
-    for setting in found:
+    for setting in settings:
         statistics = setting.chosen
         end = float(half(setting.network.predictions["validation"][-1].correct).mean())
         if 100 * (end - statistics.accuracy.value) <= points:

@@ -30,7 +30,7 @@ class Front:
 
     @property
     def remaining(self) -> list[Member]:
-        """The members with ``on_front``, which no other ``deliverable`` member dominates."""
+        """The members that no other member with ``is_deliverable`` dominates."""
         return [member for member in self.members if member.on_front]
 
     @property
@@ -48,12 +48,7 @@ class Front:
         """Whether members remain, but none is significantly better than a constant answer."""
         return bool(self.remaining) and not self.recommendable
 
-    @property
-    def deliverable(self) -> list[Member]:
-        """The members that meet the budget, without int8 networks no faster than in float32."""
-        return [member for member in self.members if member.is_deliverable]
-
-    def judged(self) -> "Front":
+    def with_on_front(self) -> "Front":
         """Return the front with ``on_front`` and ``near_front`` set by the verified quantities.
 
         Compared are the metric on each target and the costs among ``objectives``, of deliverable

@@ -280,11 +280,11 @@ def candidate_posteriors(
     Args:
         space: Search space of the candidates.
         candidates: The candidates with the metric as measured in the search.
-        view: Objectives of one target; ``view.seen`` selects its quantities.
+        view: Objectives of one target; ``view.view_of`` selects its quantities.
         finished: Metric of fine-tuned candidates on the validation split, by id.
         lower: Maps a genotype to its graph for summary features; ``None``: no such features.
     """
-    views = [view.seen(candidate) for candidate in candidates]
+    views = [view.view_of(candidate) for candidate in candidates]
     of_use = scored(views, view.objectives)
     metric = quality_in(view.objectives)
     pairs = [
@@ -292,7 +292,7 @@ def candidate_posteriors(
         for c in {c.id: c for c in of_use}.values()
         if c.id in finished
     ]
-    translated = columns.is_enough(len(pairs))
+    translated = columns.is_enough(len(pairs)) or all(c.id in finished for c in of_use)
 
     def reading(candidate: Candidate) -> Candidate:
         figure = candidate.figures[metric]

@@ -1,6 +1,7 @@
 """The search loop: ask for a genotype, compute its costs, check constraints, score it, tell."""
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import Trial
 
-from hwnas.core.errors import BudgetError, CollapseError, CompileError
+from hwnas.core.errors import BudgetError, CollapseError, CompileError, DeviceCrashError
 from hwnas.core.progress import Progress, TimeLimitReached, stop_trainings
 from hwnas.core.quantity import Quantities
 from hwnas.hardware.costs.cost_model import Cost, CostModel
@@ -213,7 +214,7 @@ def _cached_cost(cost_model: CostModel) -> Callable[[Genotype], Cost]:
     def cost(genotype: Genotype) -> Cost:
         try:
             return replace(cost_model.cost(genotype), layers=())  # layers would take much memory
-        except CompileError as error:
+        except (CompileError, DeviceCrashError) as error:  # of this network only
             return Cost({}, reason=str(error))
 
     return cost
@@ -308,7 +309,7 @@ def _evaluate(
 ) -> Candidate:
     cost, has_exits = costing(genotype), problem.exit_predictions is not None
     if reason := cost.reason or problem.budget.exceeded(cost.figures):
-        expected = early_exits.without_leaving(cost.figures) if has_exits else {}
+        expected = early_exits.costs_without_exits(cost.figures) if has_exits else {}
         return Candidate(number, genotype, {**cost.figures, **expected}, cost.details, reason)
     met = problem.budget.met(cost.figures)
     complete = [c for c in study.candidates if c.state == "complete"]
@@ -354,7 +355,8 @@ def no_feasible_candidate(
     if not candidates:
         return BudgetError(
             "The time limit ended before a candidate was scored. Measurements of the target are "
-            f"kept. Continue with more time: hwnas resume {folder} minutes=NUMBER"
+            f"kept. Continue with more time: "
+            f"hwnas resume {shlex.quote(folder)} minutes=NUMBER"
         )
     with_cost = [c for c in candidates if all(name in c.figures for name in budget.limits)]
     if not with_cost or not budget.limits:

@@ -39,7 +39,7 @@ class StudyConfig:
     storage: str | None = None  #: URL of a database shared by workers: postgresql://USER@HOST/NAME
     name: str = NAME  #: name of the study in that database
     #: processes of this command; default: one, or one per core if candidates are trained alone and
-    #: costs are not measured
+    #: costs are not measured; for fine-tuning, one per core
     workers: int | None = bounded("[1, 1024]", None)
     #: seconds without a heartbeat after which the trial of a worker is queued again
     heartbeat_timeout_s: int = bounded("[1, 604_800]", 60)

@@ -168,7 +168,7 @@ class Run:
                 f"{target}. Once it is finished, name the folder of one of its targets: "
                 f"{self.option}={self.path / next(iter(self.manifest['targets']))}"
             )
-        return [self.targets.seen(candidate, target) for candidate in self.state.candidates]
+        return [self.targets.on_target(candidate, target) for candidate in self.state.candidates]
 
     def check_complete(self) -> None:
         """Reject an unfinished search with an unreadable study: its file may lack trials.
@@ -181,7 +181,7 @@ class Run:
             raise RunError(
                 f"{self.option}={self.path}: the search is not finished, and its study cannot be "
                 "read; candidates.parquet may lack trials. Restore the study (or start its "
-                f"database), then finish it with: hwnas resume {whole.path}"
+                f"database), then finish it with: hwnas resume {shlex.quote(str(whole.path))}"
             )
 
     def front(self, candidates: Iterable[Candidate] | None = None) -> Front:

@@ -20,8 +20,8 @@ class SearchView:
     name: str  #: name of the target, or ``all``; empty if the search has one target
     objectives: Sequence[str]  #: columns, without prefix for one target
     limits: Mapping[str, float]  #: limits of the budget, by column
-    #: returns a candidate with the quantities of this target only: see ``Targets.seen``
-    seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
+    #: returns a candidate with the quantities of this target only: see ``Targets.on_target``
+    view_of: Callable[[Candidate], Candidate] = lambda candidate: candidate
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,9 @@ class LocalStudy:
         self.durations[candidate.trial] = trials.duration_s(finished)
         self._by_id[candidate.id] = candidate
 
+    #: seconds of preparation in ``spent_s``: it does not count here
+    waited_s = 0.0
+
     @property
     def spent_s(self) -> float:
         """Total seconds of finished and of interrupted trials.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, final
 
-from hwnas.core.errors import BudgetError, CompileError
+from hwnas.core.errors import BudgetError, CompileError, DeviceCrashError
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.models.spaces import Genotype, Space
@@ -88,7 +88,7 @@ class Targets:
             reasons.append(f"{target}: {reason}" if self.are_several else reason)
         return "; ".join(reasons)
 
-    def seen(self, candidate: Candidate, target: str) -> Candidate:
+    def on_target(self, candidate: Candidate, target: str) -> Candidate:
         """Return a candidate with the quantities of one target only, without prefix.
 
         It is infeasible if it does not meet the budget of this target, and has no metric then.
@@ -100,12 +100,14 @@ class Targets:
         details = {n: value for n, value in candidate.details.items() if "." not in n}
         details |= self._target_values(target, candidate.details)
         reason = budget.exceeded(figures) if figures else f"Target '{target}' cannot run it."
+        if not reason and not scored:  # on each target, such as a training that collapsed
+            reason = candidate.reason
         view_figures = figures if reason else {**scored, **figures}
         return replace(candidate, figures=view_figures, details=details, reason=reason)
 
     def fits_all(self, candidate: Candidate) -> bool:
         """Return whether a candidate is scored completely and meets the budgets of all targets."""
-        views = (self.seen(candidate, target) for target in self.budgets)
+        views = (self.on_target(candidate, target) for target in self.budgets)
         return all(
             view.state == "complete" and any(n in quality_names() for n in view.figures)
             for view in views
@@ -118,7 +120,7 @@ class Targets:
             target: Name of the target.
             objectives: Objectives of the target, without prefix.
         """
-        name, view_of = target if self.are_several else "", partial(self.seen, target=target)
+        name, view_of = target if self.are_several else "", partial(self.on_target, target=target)
         return SearchView(name, objectives, self.budgets[target].limits, view_of)
 
     def view_of_all(self, objectives: Sequence[str]) -> SearchView:
@@ -175,7 +177,7 @@ class _CostOnAll:
         for target, model in self._models.items():
             try:
                 cost = model.cost(genotype)
-            except CompileError as error:
+            except (CompileError, DeviceCrashError) as error:  # of this network only
                 cost = Cost({}, reason=str(error))
             if cost.reason:
                 errors.append(f"{target}: {cost.reason}")

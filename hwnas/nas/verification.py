@@ -88,7 +88,7 @@ def verify(
             except NETWORK_ERRORS as error:
                 failed[candidate.id] = short_reason(error)
             advance(1)
-    return Front(objectives, members, failed).judged()
+    return Front(objectives, members, failed).with_on_front()
 
 
 def _verify_once(candidate: Candidate, verifier: Verifier, folder: RunFolder) -> Member:

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hwnas.core import files
-from hwnas.core.errors import RunError, TrainingError
+from hwnas.core.errors import CollapseError, RunError
 from hwnas.tasks.base import Task
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class CollapseDetector:
 
     def __init__(self, task: Task, n_steps: int):
         self._task = task
-        self._from = _PATIENCE * n_steps
+        self.total_steps, self._from = n_steps, _PATIENCE * n_steps
         self.total, self.n_images = 0.0, 0  #: sum of results and images of the current window
         self.last_good = 0  #: last step of the last window above chance level; 0: none
 
@@ -150,15 +150,17 @@ class Checkpoint:
         self._identity = dict(identity or {})
 
     def save(self, state: TrainingState, n_steps: int) -> None:
-        """Write the state atomically; keep a copy of the file before, about every 200 steps.
+        """Write the state after ``n_steps`` steps atomically.
+
+        A copy of the file before is kept about every 200 steps.
 
         Raises:
-            TrainingError: a weight or optimiser state is infinite or NaN; nothing is written.
+            CollapseError: a weight or optimiser state is infinite or NaN; nothing is written.
             RunError: the existing file is damaged or of another training.
         """
         tensors = _tensors(state)
         if not _are_finite(tensors):
-            raise TrainingError(
+            raise CollapseError(
                 f"Training collapsed before step {n_steps}: weights are not finite. Try a lower "
                 "learning rate: train.lr=NUMBER, or finish.rate=NUMBER if a search fine-tunes. "
                 f"{self.describe(n_steps)}"
@@ -170,6 +172,7 @@ class Checkpoint:
             )
         metadata = {
             "n_steps": n_steps,
+            "complete": n_steps >= state.watch.total_steps,
             "of": self._identity,
             "watch": state.watch.to_json(),
             "crc32": {kind: _checksum(_of_kind(tensors, kind)) for kind in _KINDS},

@@ -24,7 +24,7 @@ from hwnas.training.checkpoints import (
     TrainingState,
     averaged,
 )
-from hwnas.training.data import ahead
+from hwnas.training.data import prefetched
 from hwnas.training.optimisers import optimiser, schedule
 from hwnas.training.options import TrainingConfig
 
@@ -283,8 +283,8 @@ class _Training:
 
     def batches(self, steps: range) -> Iterator[TrainingBatch]:
         """Yield the batches of steps, prefetched if images are streamed."""
-        train = self._material.data.train
-        return ahead(train, lambda step: self._batch(self._config, self._step_context(step)), steps)
+        make = lambda step: self._batch(self._config, self._step_context(step))  # noqa: E731
+        return prefetched(self._material.data.train, make, steps)
 
     def step(self, step: int, batch: TrainingBatch) -> None:
         """Run one optimiser step."""

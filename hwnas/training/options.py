@@ -41,9 +41,9 @@ class TrainingConfig:
     #: training images per step over all processes; default: 128, 64 for fewer than 2,048 training
     #: images, 32 for fewer than 1,024, less for fewer than 128
     batch_size: int | None = bounded("[2, 1_000_000]", None)
-    #: sgd, adamw or muon; default: that of the family, for supernets sgd instead of muon
+    #: optimiser: sgd, adamw or muon; default: that of the family, for supernets sgd instead of muon
     optimiser: str | None = None
-    #: peak learning rate of the cosine schedule; default: that of the family, or of another
+    #: maximum learning rate of the cosine schedule; default: that of the family; for another
     #: optimiser 0.3 (sgd), 0.002 (adamw), 0.2 (muon)
     lr: float | None = bounded("(0, 1000]", None)
     #: weight decay, decoupled for adamw; default: that of the family, or of another optimiser 5e-5
@@ -52,9 +52,9 @@ class TrainingConfig:
     momentum: float = bounded("[0, 1)", 0.9)  #: momentum of sgd and muon
     warmup: float = bounded("[0, 1)", 0.05)  #: first fraction of the steps, with a rising rate
     label_smoothing: float = bounded("[0, 1)", 0.1)  #: smoothing of class labels
-    #: none, or balanced: all classes have the same weight in the loss, however many images they
-    #: have; the loss of distillation has no weights, as the teacher was trained with them; int8
-    #: calibration has none either, and outputs are not calibrated to the frequencies of classes
+    #: weights of classes in the loss on labels: none: each image counts the same; balanced: each
+    #: class counts the same, and outputs are not calibrated to the frequencies of classes;
+    #: distillation and int8 calibration do not use the weights
     class_weights: str = field(default="none", metadata=ADDED_AFTER_RELEASE)
     #: alpha of the Beta distribution for mixup; 0: no mixup
     mixup: float = bounded("[0, 100]", 0.0)
@@ -213,8 +213,8 @@ class FinetuningConfig:
     epochs: int = bounded("[0, 100_000]", 4)
     alpha: float = bounded("[0, 1]", 0.5)  #: weight of the distillation loss
     prune: float = bounded("[0, 1)", 0.0)  #: fraction of the channels to remove; 0: none
-    #: maximum int8 loss without int8 training: in points of accuracy, or in percent of the error
-    #: of a constant prediction
+    #: maximum loss by int8, above which the network is trained for int8, too: in points of
+    #: accuracy, or for values in percent of the error of a constant prediction
     max_int8_drop: float = bounded("[0, 1000]", 0.5)
     rate: float = bounded("(0, 1000]", 0.1)  #: factor of the learning rate from scratch
     #: bits of weights by name of the operator, fewer than 8
@@ -248,8 +248,8 @@ class FinishConfig:
     alpha: float = bounded("[0, 1]", 0.5)
     #: factor of the learning rate; default: 1, or 0.1 from a supernet's weights
     rate: float | None = bounded("(0, 1000]", None)
-    #: maximum int8 loss without int8 training: in points of accuracy, or in percent of the error
-    #: of a constant prediction
+    #: maximum loss by int8, above which the network is trained for int8, too: in points of
+    #: accuracy, or for values in percent of the error of a constant prediction
     max_int8_drop: float = bounded("[0, 1000]", 0.5)
     #: minimum probability of being on the front for a candidate to be fine-tuned
     probability: float = bounded("(0, 1]", 0.2)
@@ -261,8 +261,8 @@ class FinishConfig:
         default=None,
         metadata={**limits("[1, 1_000_000]", below=_NO_FINETUNING), **ADDED_AFTER_RELEASE},
     )
-    #: time limit over all resumes: trainings that would hardly end in time are not started, except
-    #: the teacher's and that of one network per target
+    #: time limit of fine-tuning in minutes, over all resumes; a training that would probably not
+    #: end in time is not started, except the teacher's and one network per target
     minutes: float | None = bounded("(0, 525_600]", None, below=_NO_FINETUNING)
 
     def __post_init__(self) -> None:

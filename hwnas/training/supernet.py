@@ -27,7 +27,7 @@ from hwnas.models.spaces.union import join_spaces
 from hwnas.training import inference, loop
 from hwnas.training.batches import TrainingData
 from hwnas.training.checkpoints import Checkpoint
-from hwnas.training.data import DatasetConfig, ImageData, load_data, some
+from hwnas.training.data import DatasetConfig, ImageData, load_data, sample
 from hwnas.training.evaluation.interfaces import ScoringConfig
 from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial_weights import initialise
@@ -270,9 +270,9 @@ class TrainingSetup:
         """Return the metric on up to 2,000 validation images; the network is quantised in place."""
         resolution = self.resolution(genotype)
         quantise_weights_(network, self.grids(network, genotype))
-        calibration = some(self.data.train, _N_QUICK_CALIBRATION)
+        calibration = sample(self.data.train, _N_QUICK_CALIBRATION)
         recalibrate(network.cpu(), self.data.prepare(calibration.images, resolution))
-        part = some(self.data.validation, _N_QUICK_VALIDATION)
+        part = sample(self.data.validation, _N_QUICK_VALIDATION)
         task, prepared = self.data.task, self.data.prepare(part.images, resolution)
         return task.score(per_sample(task, network, prepared, part.targets)).value
 

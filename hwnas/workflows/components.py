@@ -23,6 +23,7 @@ from hwnas.models.families import annotations, early_exits
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks.metrics import metric_of
+from hwnas.training import loop
 from hwnas.training.data import ImageData
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.supernet import SupernetTraining, TrainingSetup
@@ -47,7 +48,7 @@ _MORE = (
 class SearchComponents:
     """The components of a search before training."""
 
-    config: SearchConfig  #: options, with ``accuracy`` and ``study.workers`` set
+    config: SearchConfig  #: options, with ``accuracy`` set
     networks: Networks  #: networks of the search spaces on the target
     data: ImageData  #: data set, with the metric of the search
 
@@ -200,7 +201,7 @@ _TRAINED_VALUES = 100e6
 
 
 def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchConfig:
-    """Return a configuration with ``accuracy`` and ``study.workers`` set, if they were ``None``.
+    """Return a configuration with ``accuracy`` set and, for networks trained alone, the workers.
 
     Args:
         config: Configuration of the search.
@@ -230,10 +231,21 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
             "accuracy=trained each network is trained from scratch. "
             f"{'Remove' if have_exits else 'Set accuracy=supernet, or remove'} train.init_from."
         )
-    if workers is None:
-        many = accuracy == "trained" and config.cost != "measured"
-        workers = machine.available_cores() if many else 1
+    if workers is None and accuracy == "trained" and config.cost != "measured":
+        workers = machine.available_cores()
     return replace(config, accuracy=accuracy, study=replace(config.study, workers=workers))
+
+
+def finetuning_processes(parts: SearchComponents) -> int:
+    """Return the number of processes that fine-tune networks.
+
+    By default it is one per core: what made the search use one, shared weights or measurements, is
+    not needed any more. It is one on a GPU, and for data that each process would read again.
+    """
+    if parts.config.study.workers is not None:
+        return parts.config.study.workers
+    on_cpu = loop.device(parts.config.train).type == "cpu"
+    return machine.available_cores() if on_cpu and parts.data.sendable is not None else 1
 
 
 def retargeted(parts: SearchComponents, config: SearchConfig) -> SearchComponents:

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import random
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,12 +27,13 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.front_probability import CandidatePosteriors
 from hwnas.nas.member import Member
 from hwnas.training import single_network
-from hwnas.training.finetuning.stages import TrainingStage
+from hwnas.training.finetuning import pipeline
+from hwnas.training.finetuning.stages import NetworkSource, TrainingStage
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
 from hwnas.training.inference import at_chance_level
 from hwnas.training.options import FinetuningConfig, FinishConfig
-from hwnas.workflows.search import finish_runs, finishing
-from hwnas.workflows.search import finisher as search_finisher
+from hwnas.workflows.search import finish_runs, finishing, schedule
+from hwnas.workflows.search.finetuning_outcome import FinetuningOutcome
 from hwnas.workflows.search.finish_runs import FinetuneBatch, FinetuneResult
 from hwnas.workflows.search.finisher import Finetuner
 from tests.conftest import few_of, last_of
@@ -399,6 +401,35 @@ def test_limited_time_trains_int8_per_target(slot: TimeWindow, without_int8_trai
     assert calls == [("npu", True), ("cpu", True)] * without_int8_training
 
 
+@pytest.mark.parametrize("minutes", ["null", "10"])
+def test_collapse_of_one_network_does_not_end_search(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    minutes: str,
+) -> None:
+    """The teacher and another network collapse: a second teacher is chosen."""
+    finetune, collapsed = pipeline.finetune_float, list[str]()
+
+    def fail(origin: NetworkSource, *args: Any) -> Any:
+        if len(collapsed) < 2 and origin.genotype.id not in collapsed:
+            collapsed.append(origin.genotype.id)
+        if origin.genotype.id in collapsed:
+            raise CollapseError("Step 7: the loss is nan.")
+        return finetune(origin, *args)
+
+    monkeypatch.setattr(pipeline, "finetune_float", fail)
+    _search(tmp_path / "run", f"finish.minutes={minutes}")
+    finishing_facts = json.loads((tmp_path / "run" / "manifest.json").read_text())["finishing"]
+    assert len(collapsed) == 2
+    assert not {finishing_facts["teacher"], *finishing_facts["finished"]} & {*collapsed}
+    out = " ".join(capsys.readouterr().out.split())
+    for name in collapsed:
+        assert f"The fine-tuning of {name} failed, and the network is left out: Step 7" in out
+    other = finishing_facts["teacher"]
+    assert re.search(rf"The training of the teacher .* failed: another network, {other}, re", out)
+
+
 @pytest.mark.parametrize("error", [CompileError("refused"), CollapseError("forgotten")])
 def test_int8_error_of_one_network_does_not_end_search(
     monkeypatch: pytest.MonkeyPatch, error: HwnasError
@@ -568,12 +599,12 @@ def test_teacher_is_most_accurate_within_quarter_of_time(
     )
     remaining_s = math.inf if minutes is None else 60 * minutes
     assert (
-        size(search_finisher.choose_teacher(candidates, candidates, finisher, lambda: remaining_s))
+        size(schedule.choose_teacher(candidates, candidates, finisher, lambda: remaining_s))
         == expected
     )
     if minutes == 0.1:  # too few: the started teacher continues
         started = 3
-        few = search_finisher.choose_teacher(candidates[:2], candidates, finisher, lambda: -1.0)
+        few = schedule.choose_teacher(candidates[:2], candidates, finisher, lambda: -1.0)
         assert size(few) == started
 
 
@@ -591,7 +622,7 @@ def test_teacher_choice_times_few_networks(disturbed: tuple[int, ...]) -> None:
         teaching_s=teaching_s,
     )
     candidates: Any = [SimpleNamespace(id=str(i), genotype=i) for i in range(99, -1, -1)]
-    first = search_finisher._first_within(62.0, candidates, finisher)
+    first = schedule._first_within(62.0, candidates, finisher)
     assert first is not None
     assert first.id == "62"
     assert len(timed) <= (8 if not disturbed else 24)
@@ -604,7 +635,7 @@ def test_each_target_has_a_finished_network(tiny: SearchSpace) -> None:
     posteriors = {f"t{c.trial}": CandidatePosteriors([c], {c.id: 1.0}) for c in candidates}
     parts: Any = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig()))
     finisher: Any = SimpleNamespace(parts=parts)
-    state = finishing.FinetuningOutcome(
+    state = FinetuningOutcome(
         posteriors, {}, finisher, finished={candidates[1].id: Quantity(0.9, "measured")}
     )
     assert [*finishing._needed_networks(state, is_limited=False)] == [
@@ -637,9 +668,7 @@ def test_unfinished_message_names_option_to_continue(
         config=SimpleNamespace(finish=FinishConfig(minutes=minutes), minutes=of_search)
     )
     finisher: Any = SimpleNamespace(parts=parts)
-    state = finishing.FinetuningOutcome(
-        {"t": CandidatePosteriors(candidates, probabilities)}, {}, finisher
-    )
+    state = FinetuningOutcome({"t": CandidatePosteriors(candidates, probabilities)}, {}, finisher)
     state.add({candidates[1].id: FinetuneResult(Quantity(0.9, "measured"))})
     state.add({candidates[0].id: None}, final=not in_time)
     unfinished = state.unfinished("t")
@@ -699,7 +728,5 @@ def test_one_member_is_verified_for_equal_candidates(tiny: SearchSpace) -> None:
         for c in equal_candidates.values()
     ]
     all_posteriors = {"npu": replace(posteriors, candidates=all_candidates)}
-    (member,) = finishing.FinetuningOutcome(all_posteriors, {"npu": posteriors}, finisher).members(
-        "npu"
-    )
+    (member,) = FinetuningOutcome(all_posteriors, {"npu": posteriors}, finisher).members("npu")
     assert member.figures["accuracy"].value == 0.8, "as in the file of all candidates"

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ from hwnas.tasks.metrics.budget import Budget
 from hwnas.tasks.predictions import read_prediction_files
 from hwnas.workflows.config.arguments import for_targets
 from hwnas.workflows.search import joint_front
-from hwnas.workflows.search.finishing import FinetuningOutcome
+from hwnas.workflows.search.finetuning_outcome import FinetuningOutcome
 from tests.conftest import SHARED_WEIGHTS
 from tests.core.unusable import edit
 
@@ -248,12 +249,12 @@ def test_joint_front_excludes_model_unverified_on_a_target(
     assert chance_message.startswith(f"No network is better than {constant} by its 95 % interval: ")
     assert joint.headline == [chance_message]
     none = joint_front.JointFront(Front(names, [], joint.front.failed))
-    assert joint_front.nothing(joint, contexts, [first]) == []
-    (line,) = joint_front.nothing(none, contexts, [first])
+    assert joint_front.empty_front_message(joint, contexts, [first]) == []
+    (line,) = joint_front.empty_front_message(none, contexts, [first])
     assert line.endswith("could be verified on each.")
     nothing_fits = Targets({"a": Budget(), "b": Budget({"latency_ms": 0.0001})})
     monkeypatch.setattr("hwnas.workflows.search.context.targets", lambda contexts: nothing_fits)
-    (line,) = joint_front.nothing(none, contexts, [first])
+    (line,) = joint_front.empty_front_message(none, contexts, [first])
     assert line.startswith("No candidate meets the budgets of all targets.")
 
 
@@ -270,7 +271,8 @@ def test_joint_models_have_finetuned_accuracy(
     monkeypatch.setattr(
         "hwnas.workflows.search.context.targets", lambda contexts: Targets({"a": Budget()})
     )
-    (joint,) = joint_front.fitting([], [finished, other], finish)
+    stopped = replace(finished, stopped=True)  # while it was scored; then it was fine-tuned
+    (joint,) = joint_front.fitting([], [stopped, other], finish)
     assert (joint.id, joint.figures["accuracy"].value) == (finished.id, 0.7)
     assert joint.details == {"accuracy_read": 0.5, "accuracy_finished": 0.7}
 
@@ -301,8 +303,9 @@ def test_target_with_infeasible_budget_is_named(
     assert "npu: None of 12 candidates meets the budget" in out
     assert "No candidate meets the budgets of all targets." in out
     assert "No candidate meets" in (folder / "report.html").read_text()
-    assert "front.csv" not in next(line for line in out.splitlines() if "Files in" in line)
-    assert "target=TARGET" in _error_line(
+    (files,) = re.findall(rf"Files in {re.escape(str(folder))}: (.*)", out)
+    assert "front.csv" not in files
+    assert "target_name=TARGET" in _error_line(
         capsys, [f"run={folder}", f"dir={tmp_path}"], verb="export"
     )
     infeasible = [*options, "sketch.budget.latency_ms=0.0000001", "sampler=random"]

@@ -134,14 +134,16 @@ def test_useless_exits_are_not_used() -> None:
 
 def test_front_includes_networks_without_exits() -> None:
     slow = network("slow", skills=(0.5, 0.6, 0.62))
-    settings = early_exits.judged([*early_exits.swept(network("good")), *early_exits.swept(slow)])
+    settings = early_exits.with_on_front(
+        [*early_exits.swept(network("good")), *early_exits.swept(slow)]
+    )
     verified = [setting.verified for setting in settings]
     points = [(s.accuracy.value, s.costs["expected_latency_ms"].value) for s in verified]
     ends = [(results.accuracy("test"), 7.0) for results in (settings[0].network, slow)]
     mask = non_dominated(np.array([*ends, *points]), [True, False])
     assert [setting.on_front for setting in settings] == mask[2:].tolist()
     assert {setting.network.id for setting in settings if setting.on_front} >= {"good"}
-    assert early_exits.judged([]) == []
+    assert early_exits.with_on_front([]) == []
 
 
 def test_too_few_images_have_no_thresholds() -> None:

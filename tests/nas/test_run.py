@@ -14,10 +14,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from hwnas.__main__ import run
 from hwnas.core.errors import RunError
-from hwnas.core.run_folder import RunFolder, damaged_files, file_digests, initial_manifest
+from hwnas.core.run_folder import (
+    WEIGHTS,
+    RunFolder,
+    damaged_files,
+    file_digests,
+    initial_manifest,
+)
 from hwnas.nas.options import NAME
 from hwnas.nas.run import Run, check_files
 from hwnas.workflows.config import RunConfig
@@ -118,6 +126,23 @@ def test_manifest_has_digests_of_files(folder: Path) -> None:
     recorded = json.loads((folder / "manifest.json").read_text())["files"]
     assert [*recorded] == ["candidates.parquet", "front.csv"]
     assert recorded == file_digests(folder)
+
+
+def test_files_that_may_change_have_no_digest(tmp_path: Path) -> None:
+    """A log of the output, exports, and a checkpoint whose training may go on."""
+    for name, is_complete in (("done", True), ("partial", False), ("old", None)):
+        metadata = {"n_steps": 5} | ({} if is_complete is None else {"complete": is_complete})
+        path = tmp_path / WEIGHTS / name / "network.safetensors"
+        path.parent.mkdir(parents=True)
+        save_file({"a": torch.zeros(2)}, path, {"hwnas": json.dumps(metadata)})
+    (tmp_path / "export" / "ID").mkdir(parents=True)
+    for name in ("log.txt", "front.csv", "export/ID/proof.json", "export/ID/model.onnx"):
+        (tmp_path / name).write_text("")
+    assert [*file_digests(tmp_path)] == [
+        "front.csv",
+        "weights/done/network.safetensors",
+        "weights/old/network.safetensors",
+    ]
 
 
 def test_digests_outside_run_folder_are_refused(folder: Path, tmp_path: Path) -> None:

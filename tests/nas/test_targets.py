@@ -1,6 +1,7 @@
 """One search for several targets."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,11 @@ def genotype(tiny: SearchSpace) -> Genotype:
 
 def test_target_view_has_figures_of_target(genotype: Genotype) -> None:
     both = _candidate(genotype, a__latency_ms=25.0, b__latency_ms=25.0, b__flash_kib=40.0)
-    view_a = TARGETS.seen(both, "a")
+    view_a = TARGETS.on_target(both, "a")
     assert set(view_a.figures) == {"accuracy", "latency_ms"}
     assert view_a.details == {"cycles": 7.0, "n_images": 5.0}
     assert (view_a.trial, view_a.state) == (3, "complete")
-    view_b = TARGETS.seen(both, "b")
+    view_b = TARGETS.on_target(both, "b")
     assert view_b.state == "infeasible"
     assert view_b.reason == "latency_ms 25 over budget 20"
     assert set(view_b.figures) == {"latency_ms", "flash_kib"}
@@ -55,8 +56,18 @@ def test_target_view_has_figures_of_target(genotype: Genotype) -> None:
 
 def test_unrunnable_network_is_infeasible_on_that_target(genotype: Genotype) -> None:
     only_a = _candidate(genotype, a__latency_ms=25.0)
-    assert TARGETS.seen(only_a, "a").state == "complete"
-    assert TARGETS.seen(only_a, "b").reason == "Target 'b' cannot run it."
+    assert TARGETS.on_target(only_a, "a").state == "complete"
+    assert TARGETS.on_target(only_a, "b").reason == "Target 'b' cannot run it."
+
+
+def test_collapsed_training_is_infeasible_on_each_target(genotype: Genotype) -> None:
+    reason = "Training collapsed."
+    collapsed = replace(
+        _candidate(genotype, accuracy=None, a__latency_ms=2.0, b__latency_ms=2.0), reason=reason
+    )
+    for target in "ab":
+        view = TARGETS.on_target(collapsed, target)
+        assert (view.state, view.reason) == ("infeasible", reason)
 
 
 def test_candidate_may_meet_budget_of_one_target() -> None:
@@ -88,7 +99,7 @@ def test_cost_names_start_with_target(genotype: Genotype) -> None:
 def test_single_target_has_plain_names(genotype: Genotype) -> None:
     only = Targets({"b": BUDGETS["b"]})
     plain = _candidate(genotype, latency_ms=25.0, flash_kib=60.0)
-    assert only.seen(plain, "b") is plain
+    assert only.on_target(plain, "b") is plain
     assert only.limits == only.all_limits == {"latency_ms": 20.0, "flash_kib": 50.0}
     assert only.exceeded(plain.figures) == BUDGETS["b"].exceeded(plain.figures)
     assert only.violations(plain.figures) == BUDGETS["b"].violations(plain.figures)
@@ -135,11 +146,11 @@ def test_search_scores_candidates_that_meet_any_budget(
     study.close()
     scored = [c for c in candidates if "accuracy" in c.figures]
     for candidate in candidates:
-        views = [targets.seen(candidate, t) for t in budgets]
+        views = [targets.on_target(candidate, t) for t in budgets]
         assert (candidate.state == "complete") is any(v.state == "complete" for v in views)
         assert not targets.fits_all(candidate)  # no network is both small and large
     for target in budgets:
-        assert any(targets.seen(c, target).state == "complete" for c in scored)
+        assert any(targets.on_target(c, target).state == "complete" for c in scored)
     assert {"a.latency_ms", "b.latency_ms"} <= candidates[0].row(tiny, "accuracy").keys()
 
 
@@ -157,12 +168,12 @@ def test_joint_front_uses_figures_of_all_targets(genotype: Genotype) -> None:
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
     best = member(0.95, (1.0, 2.0), ("latency_ms",))
     others = [member(0.9, (1.0, 2.0)), member(0.9, (1.0, 3.0)), member(0.9, (2.0, 1.0))]
-    results = Front(objectives, [*others, best]).judged().members
+    results = Front(objectives, [*others, best]).with_on_front().members
     assert [m.on_front for m in results] == [True, False, True, False]
     assert [m.label for m in results] == [
         "", "left the front", "", "over a.latency_ms; over b.latency_ms",
     ]  # fmt: skip
-    assert Front(objectives, [best]).judged().remaining == []
+    assert Front(objectives, [best]).with_on_front().remaining == []
 
 
 def test_joint_front_has_near_members(genotype: Genotype) -> None:
@@ -176,11 +187,13 @@ def test_joint_front_has_near_members(genotype: Genotype) -> None:
 
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
     members = [member((0.9, 0.9), 1.0), member((0.89, 0.89), 1.5), member((0.89, 0.8), 1.5)]
-    results = Front(objectives, members).judged().members
+    results = Front(objectives, members).with_on_front().members
     # The second is within the interval of the difference, 0.028, on both targets.
     assert [m.label for m in results] == ["", NEAR, NEAR]
     slower = member((0.8, 0.8), 1.5)
-    assert Front(objectives, [members[0], slower]).judged().members[1].label == "left the front"
+    assert (
+        Front(objectives, [members[0], slower]).with_on_front().members[1].label == "left the front"
+    )
 
 
 def test_joint_member_has_worst_accuracy_of_targets(genotype: Genotype) -> None:

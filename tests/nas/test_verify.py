@@ -154,7 +154,7 @@ def test_member_over_budget_does_not_displace_feasible_one() -> None:
         over = ("sram_kib",) * (sram > 128)
         return Member(Candidate(0, Genotype("s", ()), {}), figures, {}, {}, over)
 
-    front = Front(OBJECTIVES, [member(0.9, 131.0), member(0.8, 100.0)]).judged()
+    front = Front(OBJECTIVES, [member(0.9, 131.0), member(0.8, 100.0)]).with_on_front()
     assert [m.label for m in front.members] == ["over budget.sram_kib", ""]
 
 
@@ -175,7 +175,7 @@ def test_members_not_significantly_off_front_are_labelled(right: int, label: str
 
     # Newcombe's interval of the difference of 355 and 349 of 360 is -0.006 to 0.041; of 355 and
     # 338, 0.020 to 0.078. Both are outside the other's own interval.
-    front = Front(OBJECTIVES, [member(355, 1.0), member(right, 2.0)]).judged()
+    front = Front(OBJECTIVES, [member(355, 1.0), member(right, 2.0)]).with_on_front()
     faster, slower = front.members
     assert (faster.label, slower.label) == ("", label)
 

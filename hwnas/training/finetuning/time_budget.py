@@ -202,7 +202,7 @@ class TrainingTimes:
         seconds = np.interp(self._sizes[name], [*self._known], [*self._known.values()])
         return self._factor * epochs * float(seconds)
 
-    def epochs(self, names: Sequence[str], max_epochs: int, core_s: float, n_processes: int) -> int:
+    def epochs(self, names: Sequence[str], max_epochs: int, left_s: float, n_processes: int) -> int:
         """Return the number of epochs, from 1 to ``max_epochs``, with which enough networks fit.
 
         Enough are 25 networks, or 12 if a third of ``max_epochs`` would not fit otherwise.
@@ -210,14 +210,15 @@ class TrainingTimes:
         Args:
             names: Ids of the networks, in the order of training.
             max_epochs: Epochs of the full schedule.
-            core_s: Available seconds of all processes together.
+            left_s: Available seconds.
             n_processes: Number of processes, all of which wait for the first network, the teacher.
         """
 
         def fitting(n: int) -> int:
-            others_s = sum(self.member_s(name, 1) for name in names[:n])
-            teacher_s = n_processes * max(self.training_s(name, 1) for name in names[:n])
-            return min(max_epochs, int(core_s / (teacher_s + others_s)))
+            teacher_s = max(self.training_s(name, 1) for name in names[:n])
+            members_s = [self.member_s(name, 1) for name in names[:n]]
+            epoch_s = teacher_s + max(*members_s, sum(members_s) / n_processes)
+            return min(max_epochs, int(left_s / epoch_s))
 
         shortest = int(_MIN_SCHEDULE * max_epochs)
         return max(1, fitting(N_MEMBERS), min(shortest, fitting(_MIN_MEMBERS)))

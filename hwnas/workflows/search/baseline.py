@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.analysis import reading, run_fronts
+from hwnas.analysis.comparability import listed
 from hwnas.analysis.fronts import ComparedRun, FrontPoint, FrontStage, Objective, RunFront, declared
 from hwnas.analysis.page.data import OverlaidFront, PageTable
 from hwnas.analysis.speedup import Speedup, in_plane, speedup
@@ -51,7 +52,7 @@ def of_run(folder: Path, metric: str) -> list[FrontPoint]:
 def of_front(cascades: CascadeReport, metric: str) -> list[FrontPoint]:
     """Return the cascades of a front as points of metric and expected latency, on test data."""
     points = []
-    for cascade in cascades.found:
+    for cascade in cascades.pairs:
         result, ends = cascade.verified, f"{cascade.first.id} {cascade.second.id}"
         figures = {metric: result.accuracy, EXPECTED: result.costs[EXPECTED]}
         points.append(FrontPoint(f"{ends} {cascade.threshold:.6g}", figures))
@@ -102,7 +103,7 @@ def _front(name: str, points: Sequence[FrontPoint], quality: Objective) -> RunFr
 
 #: Origin of the weights of a run's networks, by its option ``accuracy``.
 _WEIGHTS = {"supernet": "weights of a supernet", "trained": "trained separately"}
-_TEXTS = ("description", "caveat", "source")  # of a target, without effect
+_TEXTS = ("description", "caveat", "source")  # fields of a target that do not affect results
 _UNFINISHED = {
     "running": "is running or was interrupted. Finish it: hwnas resume {path}",
     "finished by another": "was ended by another process. Name the folder of that process",
@@ -152,7 +153,7 @@ class BaselineComparison:
     """The comparison of a verified front with its baseline."""
 
     baseline: Baseline
-    found: Speedup  #: by the first minimised cost
+    speedup: Speedup  #: by the first minimised cost
     average: Speedup | None = None  #: with cascades, by expected latency; ``None`` without them
 
     def with_cascades(
@@ -163,8 +164,8 @@ class BaselineComparison:
         ``average`` is ``None`` if the front has no cascades. If the compared cost is not the
         latency, the comparison itself is returned.
         """
-        quality, base = self.found.quality, self.baseline
-        if self.found.cost.name != LATENCY:
+        quality, base = self.speedup.quality, self.baseline
+        if self.speedup.cost.name != LATENCY:
             return self
         points = of_front(cascades, quality.name)
         average = compare_cascades(
@@ -175,11 +176,11 @@ class BaselineComparison:
     @property
     def sentences(self) -> list[str]:
         """The results of the comparison as sentences."""
-        n, n_over = len(self.found.baseline), self.baseline.n_over
+        n, n_over = len(self.speedup.baseline), self.baseline.n_over
         summary = f"front of {counted(n, 'network')}"
         summary += f", {self.baseline.weights}" * bool(self.baseline.weights)
         lines = speedup_verdict(
-            self.found, FrontLabels(f"Against {self.baseline.name} ({summary})")
+            self.speedup, FrontLabels(f"Against {self.baseline.name} ({summary})")
         )
         if self.average is not None:
             theirs = "and cascades of the baseline" if self.baseline.cascades else "alone"
@@ -202,13 +203,13 @@ class BaselineComparison:
 
     def table(self) -> PageTable:
         """Return the table of costs at equal metric, for a page."""
-        return equal_accuracy_table(self.found, FrontLabels(""), "All figures: baseline.csv.")
+        return equal_accuracy_table(self.speedup, FrontLabels(""), "All figures: baseline.csv.")
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``baseline`` in ``front.json``."""
         entry = {"path": self.baseline.name, "n_over_budget": self.baseline.n_over}
         average = {} if self.average is None else {"on_average": self.average.to_json()}
-        return entry | self.found.to_json() | average | {"sentences": self.sentences}
+        return entry | self.speedup.to_json() | average | {"sentences": self.sentences}
 
 
 def _deliverable_points(members: Sequence[Member]) -> list[FrontPoint]:
@@ -307,7 +308,7 @@ def _check_same(path: Path, manifest: Manifest, context: TargetContext) -> None:
         if differing:
             raise RunError(
                 f"baseline={path}: its target '{name}' has other settings than the target of this "
-                f"search: {reading.listed(differing, 3)}. Use the same target, or another baseline."
+                f"search: {listed(differing, 3)}. Use the same target, or another baseline."
             )
     if _digest(there, "data", name) != here["data"]:
         other = manifest["config"]["dataset"]["name"]

@@ -26,14 +26,14 @@ class CascadeReport:
 
     #: members of batch size 1 with stored predictions, see ``Member.is_deliverable``; fastest first
     stages: Sequence[CascadeStage] = ()
-    found: Sequence[Cascade] = ()  #: cascades, fastest first
+    pairs: Sequence[Cascade] = ()  #: cascades, fastest first
 
     @property
     def sentences(self) -> list[str]:
         """One sentence about the cascades on the front; empty with fewer than two members."""
-        if len(self.stages) < 2 and not self.found:
+        if len(self.stages) < 2 and not self.pairs:
             return []
-        ahead = [cascade for cascade in self.found if cascade.on_front]
+        ahead = [cascade for cascade in self.pairs if cascade.on_front]
         if not ahead:
             return []
         n = len(ahead)
@@ -41,19 +41,19 @@ class CascadeReport:
             f"{counted(n, 'cascade')} of two members {'are' if n != 1 else 'is'} on the front "
             "by expected latency, test split"
         )
-        if ratios := cascades.speedups(self.stages, self.found):
+        if ratios := cascades.speedups(self.stages, self.pairs):
             text += f"; {_times(ratios)} as fast as the fastest member that is as accurate"
         return [f"{text}: {CASCADES_FILE}."]
 
     @property
     def tables(self) -> list[PageTable]:
         """The table for a page, as a list; empty if no cascade is on the front."""
-        return [report.cascades_table(self.found)] * any(c.on_front for c in self.found)
+        return [report.cascades_table(self.pairs)] * any(c.on_front for c in self.pairs)
 
     @property
     def pictures(self) -> list[SvgFigure]:
         """The figure for a page, as a list; empty if no cascade is on the front."""
-        return [report.cascades_figure(self.stages, self.found)] if self.tables else []
+        return [report.cascades_figure(self.stages, self.pairs)] if self.tables else []
 
     def write(self, folder: RunFolder, metric: str) -> None:
         """Write ``cascades.csv``, one row per cascade; without cascades remove the file.
@@ -62,7 +62,7 @@ class CascadeReport:
             folder: Folder of the target.
             metric: Metric of the task.
         """
-        folder.write_or_remove_csv(CASCADES_FILE, [cascade.row(metric) for cascade in self.found])
+        folder.write_or_remove_csv(CASCADES_FILE, [cascade.row(metric) for cascade in self.pairs])
 
 
 def cascades_of_target(
@@ -116,12 +116,12 @@ class ExitReport:
 
     #: members with exits and their stored predictions, see ``Member.is_deliverable``
     networks: Sequence[ExitNetworkResults] = ()
-    found: Sequence[EarlyExits] = ()  #: their thresholds that are non-dominated on validation
+    settings: Sequence[EarlyExits] = ()  #: their thresholds that are non-dominated on validation
 
     @cached_property
     def sentences(self) -> list[str]:
         """One sentence about latency and accuracy with early exits; empty without them."""
-        by_network = [[e for e in self.found if e.network.id == n.id] for n in self.networks]
+        by_network = [[e for e in self.settings if e.network.id == n.id] for n in self.networks]
         picked = [
             best for exits in by_network if (best := early_exits.within(exits, POINTS)) is not None
         ]
@@ -140,12 +140,12 @@ class ExitReport:
     @property
     def tables(self) -> list[PageTable]:
         """The table for a page, as a list; empty without early exits."""
-        return [report.exits_table(self.found)] if self.found else []
+        return [report.exits_table(self.settings)] if self.settings else []
 
     @property
     def pictures(self) -> list[SvgFigure]:
         """The figure for a page, as a list; empty without early exits."""
-        return [report.exits_figure(self.networks, self.found)] if self.found else []
+        return [report.exits_figure(self.networks, self.settings)] if self.settings else []
 
     def write(self, folder: RunFolder, metric: str) -> None:
         """Write ``exits.csv``, one row per network and thresholds; without rows remove the file.
@@ -154,7 +154,7 @@ class ExitReport:
             folder: Folder of the target.
             metric: Metric of the task.
         """
-        folder.write_or_remove_csv(EXITS_FILE, [setting.row(metric) for setting in self.found])
+        folder.write_or_remove_csv(EXITS_FILE, [setting.row(metric) for setting in self.settings])
 
 
 def exits_of_target(folder: RunFolder, members: Sequence[Member]) -> ExitReport:
@@ -174,7 +174,7 @@ def exits_of_target(folder: RunFolder, members: Sequence[Member]) -> ExitReport:
                 )
             )
     exits = [setting for network in networks for setting in early_exits.swept(network)]
-    return ExitReport(networks, early_exits.judged(exits))
+    return ExitReport(networks, early_exits.with_on_front(exits))
 
 
 def _span(values: Sequence[float], form: str) -> str:

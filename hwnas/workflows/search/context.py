@@ -139,8 +139,6 @@ def open_contexts(
     own = own or CustomComponents()
     own.check_alone(len(configs), configs[0].study.workers)
     _check_means(configs, own)
-    if own.named:  # objects of this process only
-        configs = [replace(c, study=replace(c.study, workers=1)) for c in configs]
     if data is None:
         _check_devices(configs)
     first = components.parts(configs[0], progress, data)

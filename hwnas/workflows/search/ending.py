@@ -16,10 +16,11 @@ from hwnas.training.batches import steps_per_epoch
 from hwnas.training.finetuning.time_budget import TimeBudget
 from hwnas.training.inference import at_chance_level
 from hwnas.training.options import FinishConfig
+from hwnas.workflows.components import finetuning_processes
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search import cascades, context, finishing
 from hwnas.workflows.search.context import TargetContext
-from hwnas.workflows.search.finishing import FinetuningOutcome
+from hwnas.workflows.search.finetuning_outcome import FinetuningOutcome
 from hwnas.workflows.search.front import (
     SearchOutcome,
     TargetFront,
@@ -29,7 +30,8 @@ from hwnas.workflows.search.front import (
     remove_front_files,
     write_front,
 )
-from hwnas.workflows.search.time_plan import COMPILE_S, INFERENCES, START_S, TimeLimit
+from hwnas.workflows.search.phase_times import COMPILE_S, INFERENCES
+from hwnas.workflows.search.time_plan import START_S, TimeLimit
 
 if TYPE_CHECKING:
     from hwnas.workflows.search.baseline import Baseline
@@ -98,7 +100,7 @@ def end(  # noqa: PLR0913, PLR0917
 
     fitting = [] if missed else joint_front.fitting(contexts, candidates, finetuned)
     joint = joint_front.verified(contexts, folder, fitting, finetuned, fronts, reporter)
-    missed += joint_front.nothing(joint, contexts, candidates)
+    missed += joint_front.empty_front_message(joint, contexts, candidates)
     with reporter.timed("Write reports"):
         manifest |= joint_front.joint_record(reporter, candidates, fronts, joint.front.members)
         for front in fronts:
@@ -137,7 +139,7 @@ def _feasible_targets(
     feasible, missed = [], []
     for view, target in zip(context.views(contexts).values(), contexts, strict=True):
         try:
-            target.front([view.seen(candidate) for candidate in candidates], folder)
+            target.front([view.view_of(candidate) for candidate in candidates], folder)
             feasible.append(target)
         except BudgetError as error:
             missed.append(f"{target.label}{error}")
@@ -279,7 +281,9 @@ class RemainingTime:
     def __init__(
         self, contexts: Sequence[TargetContext], study: TimedTrials, limit: TimeLimit | None
     ):
-        self._config, self._data = contexts[0].config, contexts[0].parts.data
+        parts = contexts[0].parts
+        self._config, self._data = parts.config, parts.data
+        self._n_processes = finetuning_processes(parts)
         self._study, self._limit = study, limit
         self._n_targets, self._n_verified = len(contexts), 0
         self._n_begun = 0.0
@@ -345,7 +349,7 @@ class RemainingTime:
         epoch_s = self._epoch_s()
         if epoch_s is None or self._epochs is None:
             return None
-        return n_networks * self._epochs * epoch_s / (self._config.study.workers or 1)
+        return n_networks * self._epochs * epoch_s / self._n_processes
 
     def _verification_s(self) -> float:
         """Return the expected seconds of the verification of one network."""

@@ -10,7 +10,7 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from hwnas.core.errors import RunError
+from hwnas.core.errors import CollapseError, RunError
 from hwnas.core.manifest import Manifest, accuracy_source
 from hwnas.core.progress import Progress, TimeLimitReached, stop_trainings
 from hwnas.core.quantity import Quantity
@@ -212,9 +212,10 @@ def facts(finisher: Finetuner, genotype: Genotype) -> Row:
 class FinetuneResult:
     """The result of fine-tuning one network."""
 
-    figure: Quantity  #: metric on the validation split
+    figure: Quantity | None  #: metric on the validation split; ``None``: the training collapsed
     elapsed_s: float | None = None  #: seconds of the training; ``None``: resumed, or no time limit
     without_int8_training: bool = False  #: True if time ran out before its int8 training
+    failure: str = ""  #: message of a training that collapsed
 
 
 @dataclass(frozen=True)
@@ -336,16 +337,11 @@ class _Queue:
         return sum(path.n_steps() for path in self._paths) if is_trained else len(self.results)
 
 
-def crew_of(
+def finetuning_processes_of(
     finisher: Finetuner, configs: Sequence[SearchConfig]
 ) -> "TaskProcesses[list[Finetuner]] | None":
-    """Return the worker processes for fine-tuning; ``None`` if ``study.workers`` is 1.
-
-    Args:
-        finisher: The fine-tuner of this process.
-        configs: Configuration of each target.
-    """
-    if (n := finisher.parts.config.study.workers or 1) == 1:
+    """Return the processes that fine-tune for all targets; ``None`` if this process does it."""
+    if (n := components.finetuning_processes(finisher.parts)) == 1:
         return None
     from hwnas.training.jobs import TaskProcesses
 
@@ -393,6 +389,8 @@ def _finetuned_network(
             figure = tuners[0].tuned(genotype)
     except TimeLimitReached:  # the machine has become slower since
         return genotype.id, None
+    except CollapseError as error:  # of this network only
+        return genotype.id, FinetuneResult(None, failure=str(error))
     if not slot.is_limited:  # int8 training runs at verification
         return genotype.id, FinetuneResult(figure)
     without_int8_training = [t.for_int8(genotype, slot.left_s) for t in compress(tuners, fits)]

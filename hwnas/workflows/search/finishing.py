@@ -4,14 +4,12 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import final
 
 from hwnas.core.quantity import Quantity
-from hwnas.core.run_folder import Row
 from hwnas.models.spaces import Genotype
-from hwnas.nas import candidates as columns
 from hwnas.nas import front_probability
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.engine import MoreTrials
@@ -21,122 +19,23 @@ from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow
 from hwnas.workflows import components
 from hwnas.workflows.components import Accuracies, at_recorded_fidelity, completed_trainings
 from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.search import context
 from hwnas.workflows.search.context import TargetContext
+from hwnas.workflows.search.finetuning_outcome import FinetuningOutcome
 from hwnas.workflows.search.finish_runs import (
     FinetuneBatch,
     FinetuneResult,
     FinetuneTarget,
-    crew_of,
+    finetuning_processes_of,
     finished,
 )
-from hwnas.workflows.search.finisher import (
-    Finetuner,
-    FinetuneSchedule,
-    choose_teacher,
-    least,
-)
-from hwnas.workflows.search.front import NotFinetuned
+from hwnas.workflows.search.finisher import Finetuner
+from hwnas.workflows.search.schedule import FinetuneSchedule, choose_teacher, least
 
 _MAX_TEACHER_FRACTION = 0.5  # after which a teacher that is slower than estimated is replaced
 _MAX_TEACHERS = 3
 _LATER_ROUNDS = 5  # for candidates that earlier rounds made probable
 _LEAST_PROBABILITY = 0.02  # of candidates that are fine-tuned in time that is left
-
-
-@dataclass
-class FinetuningOutcome:
-    """The results of fine-tuning."""
-
-    known: dict[str, CandidatePosteriors]  #: posteriors of all candidates, by target
-    among_finished: dict[str, CandidatePosteriors]  #: posteriors of fine-tuned candidates only
-    finisher: Finetuner  #: fine-tunes the networks
-    #: metric of fine-tuned networks on the validation split, by id
-    finished: dict[str, Quantity] = field(default_factory=dict)
-    left_out: set[str] = field(default_factory=set)  #: ids of networks for which time ran out
-    #: ids of networks without int8 training, because time ran out
-    without_int8_training: set[str] = field(default_factory=set)
-    slow_teachers: list[str] = field(default_factory=list)  #: ids of stopped teachers
-    candidates: list[Candidate] = field(default_factory=list)  #: of all trials
-
-    @property
-    def messages(self) -> list[str]:
-        """One message on stopped teachers, and what replaced them; empty without such teachers."""
-        if not self.slow_teachers:
-            return []
-        names, teacher = ", ".join(self.slow_teachers), self.finisher.teacher
-        other = (
-            "networks are fine-tuned without one"
-            if teacher is None
-            else f"a smaller network, {teacher.id}, replaces it"
-        )
-        return [f"The training of the teacher ({names}) was too slow for the time limit: {other}."]
-
-    def add(self, found: Mapping[str, FinetuneResult | None], *, final: bool = True) -> None:
-        """Add results of networks.
-
-        Args:
-            found: Results by id; ``None`` if time ran out.
-            final: Whether this is the last round: networks without a result are then ``left_out``.
-        """
-        ready = {name: result for name, result in found.items() if result is not None}
-        self.finished |= {name: result.figure for name, result in ready.items()}
-        self.without_int8_training |= {
-            name for name, result in ready.items() if result.without_int8_training
-        }
-        self.left_out |= {*found} if final else set()
-        self.left_out -= {*self.finished}
-
-    def facts(self) -> Row:
-        """Return the entry ``finishing`` of the manifest, with its key."""
-        config, teacher = self.finisher.config, self.finisher.teacher
-        return {
-            "finishing": {
-                "epochs": config.epochs,
-                "rate": config.rate,
-                "alpha": config.alpha,
-                "max_int8_drop": config.max_int8_drop,
-                "teacher": None if teacher is None else teacher.id,
-                "finished": {name: figure.to_json() for name, figure in self.finished.items()},
-                **({"hurried": ids} if (ids := sorted(self.without_int8_training)) else {}),
-            }
-        }
-
-    def as_finished(self, candidate: Candidate) -> Candidate:
-        """Return a fine-tuned candidate with its new metric, and that of the search in details."""
-        metric, figure = self.finisher.parts.config.metric, self.finished[candidate.id]
-        value = candidate.figures[metric].value
-        metrics = {columns.read_column(metric): value, columns.finished(metric): figure.value}
-        return replace(
-            candidate,
-            figures={**candidate.figures, metric: figure},
-            details={**candidate.details, **metrics},
-            stopped=False,
-        )
-
-    def unfinished(self, target: str) -> NotFinetuned:
-        """Return the likely front members without fine-tuning, most probable first."""
-        config = self.finisher.parts.config.finish
-        probable = self.known[target].most_probable(config.probability)
-        ids = [c.id for c in probable if c.id not in self.finished]
-        search = self.finisher.parts.config
-        if self.left_out.intersection(ids):
-            limits = {"minutes": search.minutes, "finish.minutes": config.minutes}
-            longer = [f"{name}={2 * n:g}" for name, n in limits.items() if n is not None]
-            return NotFinetuned(ids, longer)
-        return NotFinetuned(ids, [f"finish.max_candidates={len(self.finished) + len(ids)}"])
-
-    def members(self, target: str) -> list[Candidate]:
-        """Return the candidates to compile: fine-tuned, likely on the front, fastest first.
-
-        At least the most probable one is returned: among many similar candidates, each probability
-        may be low. Posterior estimates are among all candidates, as in ``candidates.parquet``.
-        """
-        config = self.finisher.parts.config.finish
-        probable = self.among_finished[target].most_probable(config.probability, 1)
-        by_id = {c.id: c for c in reversed(self.known[target].candidates)}
-        return sorted(
-            (by_id[c.id] for c in probable), key=lambda c: (c.figures["latency_ms"].value, c.id)
-        )
 
 
 def finish(
@@ -190,7 +89,8 @@ class _Finishing:
         finisher = Finetuner(parts, weights, progress=self._phases)
         self._state = FinetuningOutcome({}, {}, finisher, candidates=[*candidates])
         self._trains = bool(finisher.config.epochs)
-        self._n_known = 0, -1  # numbers of candidates and results in ``known`` of the state
+        self._n_known = 0, -1  # numbers of candidates and results in ``_known``
+        self._known: list[CandidatePosteriors] = []  # of each target, then of all together
 
     def outcome(self) -> FinetuningOutcome:
         """Fine-tune, and return the results."""
@@ -202,9 +102,9 @@ class _Finishing:
         self._update_candidates()
         done = [c for c in self._candidates if c.id in state.finished]
         state.among_finished = _posteriors(self._contexts, self._views, done, state.finished)
-        short_of_time = state.without_int8_training
-        state.finisher = replace(state.finisher, without_int8_training=short_of_time)
-        allowance.end(was_short=bool(state.left_out or short_of_time))
+        hurried = state.without_int8_training
+        state.finisher = replace(state.finisher, without_int8_training=hurried)
+        allowance.end(was_short=bool(state.left_out - {*state.collapsed} or hurried))
         return state
 
     def _train_all(self) -> None:
@@ -214,13 +114,14 @@ class _Finishing:
         teacher = self._choose_teacher(wanted)
         targets = [FinetuneTarget(s.config, state.known[s.target].on_front) for s in self._contexts]
         configs = [s.config for s in self._contexts]
-        with crew_of(state.finisher, configs) or nullcontext() as crew:
+        with finetuning_processes_of(state.finisher, configs) or nullcontext() as crew:
             batch = FinetuneBatch(targets=targets, crew=crew)
             if any(g.id not in state.finished for g in teacher):
                 self._train_teacher(teacher, wanted, replace(batch, targets=()))
             is_slow = any(g.id not in state.finished for g in teacher)
             if is_slow:
                 state.slow_teachers += [g.id for g in teacher]
+                state.finisher = replace(state.finisher, teacher=None)
             elif len(self._candidates) == n_before:
                 self._say_stored(wanted)
                 if schedule is None:
@@ -233,11 +134,12 @@ class _Finishing:
     def _schedule(self) -> FinetuneSchedule | None:
         """Return the schedule within the time limit; ``None`` without a limit or training."""
         state = self._state
-        candidates = [c for c in self._candidates if c.id in state.finished]
-        candidates += self._update_candidates(0.0)
+        done = [c for c in self._candidates if c.id in state.finished]
+        candidates = [*done, *self._update_candidates(0.0)]
         if not (self._allowance.is_limited and self._trains and candidates):
             return None
-        schedule = FinetuneSchedule.of(candidates, state.finisher, self._allowance)
+        probable = [*done, *self._update_candidates(_LEAST_PROBABILITY)]
+        schedule = FinetuneSchedule.of(candidates, probable, state.finisher, self._allowance)
         state.finisher = replace(state.finisher, chosen_epochs=schedule.epochs)
         return schedule
 
@@ -276,16 +178,15 @@ class _Finishing:
             return []
         if (teacher := state.finisher.teacher) is not None and teacher.id in state.finished:
             return [teacher]
-        n_slow = len(state.slow_teachers)
-        if n_slow >= _MAX_TEACHERS or (n_slow and allowance.left_s() <= 0):
+        slow = state.slow_teachers
+        if len(slow) >= _MAX_TEACHERS or (slow and allowance.left_s() <= 0):
             parts = state.finisher.parts
             config = replace(parts.config, finish=replace(self._config, alpha=0.0))
             parts = components.retargeted(parts, config)
             state.finisher = replace(state.finisher, parts=parts, teacher=None)
             return []
         before = state.known.values() if allowance.is_resumed else ()
-        scored = [c for known in before for c in known.most_probable(0.0)]
-        scored = [c for c in scored if c.id not in state.slow_teachers]
+        scored = [c for k in before for c in k.most_probable(0.0) if c.id not in slow]
         teacher = choose_teacher(wanted, scored, state.finisher, allowance.left_s)
         state.finisher = replace(state.finisher, teacher=teacher)
         return [teacher]
@@ -313,10 +214,6 @@ class _Finishing:
         """Fine-tune until the time limit."""
         state = self._state
 
-        def is_begun(genotype: Genotype) -> bool:
-            finisher = state.finisher
-            return finisher.is_kept(genotype) or finisher.checkpoint(genotype).n_steps() > 0
-
         def refill(results: Mapping[str, FinetuneResult | None]) -> list[Genotype]:
             state.add(results, final=False)
             durations_s = {n: None if r is None else r.elapsed_s for n, r in results.items()}
@@ -325,7 +222,7 @@ class _Finishing:
                 chosen = self._chosen_candidates(1.0, probability)
                 new = [c for c in chosen if c.id not in schedule.started]
                 ordered = front_probability.space_filling_order(new, started)
-                if genotypes := schedule.take(ordered, durations_s, is_begun):
+                if genotypes := schedule.take(ordered, durations_s, state.finisher.is_begun):
                     return genotypes
             return []
 
@@ -360,11 +257,15 @@ class _Finishing:
         n_known = len(self._candidates), len(state.finished)  # both only grow
         if n_known != self._n_known:
             state.known = _posteriors(self._contexts, self._views, self._candidates, state.finished)
+            self._known = [*state.known.values()]
+            if len(self._contexts) > 1:
+                view = context.followed(self._contexts)[-1]
+                self._known.append(
+                    _posterior(self._contexts, view, self._candidates, state.finished)
+                )
             self._n_known = n_known
         bound = config.probability if probability is None else probability
-        probable = [
-            known.most_probable(bound, config.min_candidates) for known in state.known.values()
-        ]
+        probable = [known.most_probable(bound, config.min_candidates) for known in self._known]
         distinct = {c.id: c for row in zip_longest(*probable) for c in row if c is not None}
         return [c for c in distinct.values() if c.id not in {*state.finished, *state.left_out}]
 
@@ -376,13 +277,22 @@ def _posteriors(
     finished: Mapping[str, Quantity],
 ) -> dict[str, CandidatePosteriors]:
     """Return the posteriors of candidates, by target, given the metric of fine-tuned ones."""
-    parts = contexts[0].parts
     return {
-        context.target: front_probability.candidate_posteriors(
-            parts.space, candidates, views[context.target], finished, parts.networks.lower
-        )
-        for context in contexts
+        target.target: _posterior(contexts, views[target.target], candidates, finished)
+        for target in contexts
     }
+
+
+def _posterior(
+    contexts: Sequence[TargetContext],
+    view: SearchView,
+    candidates: Sequence[Candidate],
+    finished: Mapping[str, Quantity],
+) -> CandidatePosteriors:
+    parts = contexts[0].parts
+    return front_probability.candidate_posteriors(
+        parts.space, candidates, view, finished, parts.networks.lower
+    )
 
 
 def _recorded_weights(context: TargetContext, candidates: Sequence[Candidate]) -> Accuracies:
@@ -394,6 +304,13 @@ def _needed_networks(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[
     """Yield a network for each target without a fine-tuned one: at least one is required."""
     config = state.finisher.parts.config.finish
     for known in state.known.values():
-        if not known.on_front.keys() & state.finished.keys():
-            probable = known.most_probable(config.probability, config.min_candidates)
-            yield (least(probable, state.finisher) if is_limited else probable[0]).genotype
+        while not known.on_front.keys() & state.finished.keys():
+            every = [c for c in known.most_probable(0.0) if c.id not in state.collapsed]
+            ids = {c.id for c in known.most_probable(config.probability, config.min_candidates)}
+            probable = [c for c in every if c.id in ids] or every
+            if not probable:
+                break
+            needed = least(probable, state.finisher) if is_limited else probable[0]
+            yield needed.genotype
+            if needed.id not in state.collapsed:
+                break

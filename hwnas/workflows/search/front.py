@@ -324,7 +324,7 @@ def remove_front_files(folder: RunFolder, manifest: Row) -> None:
 
 def write_baseline(folder: RunFolder, against: "BaselineComparison | None") -> None:
     """Write the comparison as ``baseline.csv``; without a baseline remove this file."""
-    folder.write_or_remove_csv(BASELINE, [] if against is None else against.found.rows())
+    folder.write_or_remove_csv(BASELINE, [] if against is None else against.speedup.rows())
 
 
 def baseline_record(against: "BaselineComparison") -> Row:

@@ -23,7 +23,7 @@ from hwnas.training import inference
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search import context
 from hwnas.workflows.search.context import TargetContext, objectives
-from hwnas.workflows.search.finishing import FinetuningOutcome
+from hwnas.workflows.search.finetuning_outcome import FinetuningOutcome
 from hwnas.workflows.search.front import (
     LONGER,
     TargetFront,
@@ -48,13 +48,14 @@ class JointFront:
     confusions: Mapping[str, Confusion] = field(default_factory=dict)
 
 
-def nothing(
+def empty_front_message(
     joint: JointFront, contexts: Sequence[TargetContext], candidates: Sequence[Candidate]
 ) -> list[str]:
     """Return a message on why the joint front is empty, as a list; empty if it is not."""
     if joint.front.members:
         return []
-    if any(map(context.targets(contexts).fits_all, candidates)):
+    several = context.targets(contexts)
+    if any(several.fits_all(replace(c, stopped=False)) for c in candidates):
         return ["No candidate that meets the budgets of all targets could be verified on each."]
     return ["No candidate meets the budgets of all targets. Relax them, or search longer."]
 
@@ -64,8 +65,8 @@ def fitting(
 ) -> list[Candidate]:
     """Return the fine-tuned candidates that meet the budgets of all targets."""
     targets = context.targets(contexts)
-    feasible = [c for c in candidates if c.id in finish.finished and targets.fits_all(c)]
-    return [finish.as_finished(c) for c in feasible]
+    done = [finish.as_finished(c) for c in candidates if c.id in finish.finished]
+    return [c for c in done if targets.fits_all(c)]
 
 
 def verified(
@@ -94,7 +95,7 @@ def verified(
     selected = pareto_front(open_candidates, names) if open_candidates else []
     by_target: dict[str, dict[str, Member]] = {}
     for s in contexts if selected else ():
-        candidates = [targets.seen(c, s.target) for c in selected if c.id not in failed]
+        candidates = [targets.on_target(c, s.target) for c in selected if c.id not in failed]
         place, phase = folder_of(folder, s.target), f"Verify on {s.target}"
         front = s.verified(candidates, finish.finisher, place, reporter, phase)
         failed |= {name: f"{s.target}: {reason}" for name, reason in front.failed.items()}
@@ -106,7 +107,7 @@ def verified(
     ]
     data, qualities = contexts[0].parts.data, {m.candidate.id: m.quality for m in members}
     at_chance = inference.at_chance_level(data.task.metric, qualities, data.constant("test"))
-    joint = Front(names, members, failed, sorted(at_chance)).judged()
+    joint = Front(names, members, failed, sorted(at_chance)).with_on_front()
     named = {name for f in fronts for name in f.front.at_chance_level}
     others = {name: figure for name, figure in qualities.items() if name not in named}
     headline, notes = chance_level_headline(joint, data), failure_messages(failed)
@@ -179,7 +180,7 @@ def write_joint_front(
             target: baseline_record(comparison) for target, comparison in against.items()
         }
     folder.write_json("front.json", content)
-    ids = frozenset(member.candidate.id for member in joint.front.members)
+    ids = frozenset(member.candidate.id for member in joint.front.remaining)
     data = {front.context.target: replace(front.data, for_all=ids) for front in fronts}
     folder.write_bytes("front.png", front_png(*data.values()))
     named = ", ".join(manifest["targets"])

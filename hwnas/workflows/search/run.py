@@ -17,7 +17,7 @@ import torch
 from hwnas.core import files
 from hwnas.core.database import redact_config
 from hwnas.core.errors import RunError
-from hwnas.core.progress import TimeLimitReached, stop_trainings
+from hwnas.core.progress import PeriodicTimer, TimeLimitReached, stop_trainings
 from hwnas.core.run_folder import (
     WEIGHTS,
     Row,
@@ -42,7 +42,7 @@ from hwnas.workflows.search.ending import RemainingTime, end
 from hwnas.workflows.search.finish_runs import check_resumed_weights
 from hwnas.workflows.search.front import SearchOutcome
 from hwnas.workflows.search.start import start_lines
-from hwnas.workflows.search.time_plan import Planner
+from hwnas.workflows.search.time_plan import Planner, TimeLimit
 
 if TYPE_CHECKING:
     from hwnas.workflows.search.baseline import Baseline
@@ -53,6 +53,7 @@ _EARLIER_KEYS = (
     "finishing",
     "elapsed_s",
 )  # when a run is resumed
+_SAVE_INTERVAL_S = 15.0
 _RECORDED = ("hwnas", "torch", "optuna", "onnx", "numpy", "datasets", "moocore")
 
 
@@ -142,8 +143,8 @@ def _search(
             check_resumable(Run.load(folder.path, "run.resume", config.study.storage))
         elif not shared:
             context.check_budget(search.problem)
-        with engine.study(search, config, folder) as study:
-            limit = planner.limit(study.spent_s)
+        with engine.study(search, config, folder) as study, contextlib.ExitStack() as begun:
+            limit = planner.limit(study.spent_s, study.waited_s)
             end_by = math.inf if limit is None else limit.search_end()
             check_resumed_weights(contexts[0], earlier, study.candidates, folder.path, reporter)
             if engine.is_searched(study, config, end_by):
@@ -152,7 +153,7 @@ def _search(
             reporter.say(remade, alarming=True)
             for setup in contexts[0].parts.setups.values():
                 setup.checkpoint().check()  # a refused resume must not change the manifest
-            _begin(folder, manifest, arguments)
+            begun.enter_context(_begun(folder, manifest, arguments, limit))
             if planner.is_first:
                 reporter.say(start_lines(contexts, arguments, folder.path))
                 reporter.say(
@@ -227,10 +228,26 @@ def _resume_messages(path: Path, earlier: Row, n_done: int, n_trials: int) -> li
     return [f"Resumed {path}: {n_done:,}{total} trials done{members}."]
 
 
-def _begin(folder: RunFolder, manifest: Row, arguments: Sequence[str]) -> None:
-    """Write the first files of a run, or of an accepted resume."""
+@contextlib.contextmanager
+def _begun(
+    folder: RunFolder, manifest: Row, arguments: Sequence[str], limit: TimeLimit | None
+) -> Iterator[None]:
+    """Write the first files of a run, or of an accepted resume; then store the elapsed time."""
     keep_inputs(folder.path, arguments)
     folder.write_json("manifest.json", manifest)
+    if limit is None:
+        yield
+        return
+
+    def save() -> None:
+        elapsed_s = round(limit.elapsed_s, 2)
+        folder.write_json("manifest.json", {**manifest, "elapsed_s": elapsed_s})
+
+    timer = PeriodicTimer(save, _SAVE_INTERVAL_S)
+    try:
+        yield
+    finally:
+        timer.stop()
 
 
 def _manifest_of_finished(manifest: Row, earlier: Row) -> Row:

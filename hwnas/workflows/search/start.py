@@ -19,7 +19,7 @@ from hwnas.workflows.search.context import TargetContext
 
 _LARGER_SPACES = {"mbconv_96": 96, "mbconv_224": 224}  #: largest resolutions, in pixels
 _MAX_LOST = 0.99  # largest fraction of lost pixels that is printed
-_MANY_PIXELS = 0.5  # fraction of lost pixels beyond which a message warns
+_MANY_PIXELS = 0.5  # fraction of cropped or lost pixels beyond which a message warns
 
 
 def start_lines(
@@ -78,8 +78,15 @@ def _data(parts: SearchComponents) -> Iterator[str]:
     yield f"{data.name}: {counts} images of {original} pixels ({channels})"
     resized = _range((smallest, smallest), (largest, largest))
     yield f"resized to {resized} pixels; values from {data.values[0]} to {data.values[1]}"
-    n_lost = sum(n * max(0, w * h - largest**2) for (w, h), n in sizes.items())
-    lost = n_lost / sum(n * w * h for (w, h), n in sizes.items())
+    n_pixels = sum(n * w * h for (w, h), n in sizes.items())
+    cropped = 1 - sum(n * min(w, h) ** 2 for (w, h), n in sizes.items()) / n_pixels
+    if cropped > _MANY_PIXELS:
+        yield (
+            f"! {cropped:.0%} of the pixels are cut off: only the central square of an image is "
+            "used. Pad or resize the images to squares first."
+        )
+        return
+    lost = sum(n * max(0, w * h - largest**2) for (w, h), n in sizes.items()) / n_pixels
     if lost > _MANY_PIXELS:
         share = f"{lost:.0%}" if lost <= _MAX_LOST else f"More than {_MAX_LOST:.0%}"
         yield f"! {share} of the pixels are lost. {_larger_space(sizes, largest)}"

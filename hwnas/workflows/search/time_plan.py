@@ -5,28 +5,22 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, final
 
 from hwnas.core import processes
 from hwnas.core.errors import ConfigError, RunError
 from hwnas.core.progress import TimeLimitReached
 from hwnas.core.run_folder import Row
-from hwnas.hardware import backends
-from hwnas.models.graph import n_macs
-from hwnas.models.spaces import Genotype
-from hwnas.nas import loop
 from hwnas.nas.candidates import Candidate
 from hwnas.training.data import ImageData
-from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning.time_budget import INT8_TRAINING, N_MEMBERS
 from hwnas.training.options import FinetuningConfig
 from hwnas.workflows import components
 from hwnas.workflows.components import SearchComponents, have_exits
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.search.custom import CustomComponents
+from hwnas.workflows.search.phase_times import PhaseTimes
 
 _SLOW_EPOCH_S = 10.0  # of a medium network: a supernet is considered then
 _MAX_SUPERNET = 0.5  # fraction of the limit for the full schedule of a supernet by default
@@ -36,13 +30,8 @@ _RESERVE = 0.5  # fraction of the other phases' time that a slow supernet may us
 _FINETUNING = 0.4  # maximum fraction of the remaining time for fine-tuning
 _MIN_TRIALS = 8  # without which there is no front
 _WANTED_TRIALS = 60  # the first 10 are startup trials; shorter trainings make room for the others
-_SHORTER = 1.0, 0.6, 0.4, 0.2, 0.0  # factors of the epochs of candidates; the first that fits
-_TYPICAL = 1.5  # epoch of a mean candidate relative to a medium network: 1.3 to 2.2 on an NPU
-_TRIAL_S = 0.5  # of a trial besides training: proposal, costs, storage
 _N_VERIFIED = 15  # members for which time is reserved, if there is enough
 START_S = 4.0  # of worker processes, and of reports
-INFERENCES = 0.6  # cost of verifying one image relative to a training step
-COMPILE_S = {False: 0.3, True: 5.0}  # of a member's files, estimated or measured on a device
 _MARGIN = 1.3  # of the shortest limit that is accepted
 _LOAD = 1.25  # of the limit that is suggested, as step times vary
 
@@ -121,10 +110,14 @@ class TimeLimit:
     Args:
         plan: Division of the limit among the phases.
         spent_s: Seconds spent before this command started.
+        searched_s: Seconds of them in which trials ran.
+        finetuned_s: Seconds of them in which networks were fine-tuned.
     """
 
     plan: TimePlan
     spent_s: float = 0.0
+    searched_s: float = 0.0
+    finetuned_s: float = 0.0
 
     @property
     def elapsed_s(self) -> float:
@@ -144,11 +137,13 @@ class TimeLimit:
     def search_end(self) -> float:
         """Return the latest end of trials that begin now, in ``time.monotonic`` seconds.
 
-        The remaining time is divided as planned, even if earlier phases took longer or shorter.
+        The remaining time is divided in proportion to what the plan leaves for each phase, even if
+        earlier phases took longer or shorter.
         """
-        plan, left_s = self.plan, self.finetuning_left_s()
-        free_s = plan.search_s + plan.finetuning_s
-        return time.monotonic() + (left_s * plan.search_s / free_s if free_s else 0.0)
+        search_s = max(0.0, self.plan.search_s - self.searched_s)
+        finetuning_s = max(0.0, self.plan.finetuning_s - self.finetuned_s)
+        share = search_s / (search_s + finetuning_s) if search_s else 0.0
+        return time.monotonic() + share * self.finetuning_left_s()
 
     def finetuning_left_s(self) -> float:
         """Return the seconds left before verification must begin; 0 if it is late."""
@@ -156,7 +151,12 @@ class TimeLimit:
 
 
 def plan_time(
-    parts: SearchComponents, before: SearchConfig, *, is_new: bool, trains: bool
+    parts: SearchComponents,
+    before: SearchConfig,
+    runtimes: Sequence[str],
+    *,
+    is_new: bool,
+    trains: bool,
 ) -> TimePlan:
     """Return the division of the time limit ``minutes`` among the phases of a search.
 
@@ -166,6 +166,7 @@ def plan_time(
     Args:
         parts: Components of the search, with accuracy source and number of processes.
         before: Options as given by the user; ``accuracy`` may be ``None``.
+        runtimes: Runtime of each target.
         is_new: Whether this is a new search: resumed ones keep their schedules.
         trains: Whether candidates are trained; False with a custom evaluator.
 
@@ -177,8 +178,8 @@ def plan_time(
     limit_s = 60 * before.minutes
     if before.accuracy is None and shortens and not have_exits(parts.networks):
         parts = _with_accuracy(parts, before, limit_s)
-    config, times = parts.config, _Times(parts, trains=trains)
-    verified_s = times.verification_s
+    config, times = parts.config, PhaseTimes(parts, trains=trains)
+    verified_s = sum(map(times.verification_s, runtimes))
     preparation_s = processes.elapsed_s()
     fixed_s = preparation_s + 2 * START_S
     left_s = limit_s - fixed_s - min(_N_VERIFIED * verified_s, 0.15 * limit_s)
@@ -190,7 +191,7 @@ def plan_time(
             epochs = max(1, math.floor(epochs * _SUPERNET * left_s / supernet_s))
             supernet_s = times.supernet_s(epochs)
     n_epochs = _n_epochs(config)
-    member_s = INT8_TRAINING * times.medium_s * n_epochs / times.n_processes
+    member_s = INT8_TRAINING * times.medium_s * n_epochs / components.finetuning_processes(parts)
     finetuning_s = min((N_MEMBERS + 2) * member_s, _FINETUNING * (left_s - supernet_s))
     if config.finish.minutes is not None:
         finetuning_s = 60 * config.finish.minutes
@@ -220,7 +221,7 @@ def _with_accuracy(
 ) -> SearchComponents:
     """Return components with the default accuracy source within a limit."""
     trained = components.retargeted(parts, replace(before, accuracy="trained"))
-    times = _Times(trained)
+    times = PhaseTimes(trained)
     is_quick = times.medium_s <= _SLOW_EPOCH_S
     if is_quick or times.supernet_s(before.train.epochs) > _MAX_SUPERNET * limit_s:
         return trained
@@ -253,73 +254,6 @@ def _minutes(seconds: float) -> str:
 
 
 @final
-class _Times:
-    """Durations of trainings on this machine, by timing a few steps."""
-
-    def __init__(self, parts: SearchComponents, *, trains: bool = True):
-        self._parts, self._trains = parts, trains
-        self.n_processes = parts.config.study.workers or 1
-        assignments = loop.initial_assignments(parts.space)
-        genotypes = {g.id: g for g in map(parts.space.genotype, assignments)}
-        self._by_size = sorted(genotypes.values(), key=lambda g: n_macs(parts.networks.lower(g)))
-
-    @cached_property
-    def smallest_s(self) -> float:
-        """Seconds of an epoch of the smallest network."""
-        return self._epoch_s(self._by_size[0])
-
-    @cached_property
-    def medium_s(self) -> float:
-        """Seconds of an epoch of a medium network."""
-        return self._epoch_s(self._by_size[len(self._by_size) // 2])
-
-    def trial_s(self, fidelities: tuple[int, ...], epoch_s: float | None = None) -> float:
-        """Return the seconds of a trial; half of the candidates stop after the first fidelity.
-
-        ``epoch_s`` is that of an epoch; default: of a network between smallest and medium.
-        """
-        if not self._trains:
-            return _TRIAL_S
-        if self._parts.config.accuracy == "supernet":
-            return _TRIAL_S + self.verification_s / 2
-        epoch_s = fmean([self.smallest_s, self.medium_s]) if epoch_s is None else epoch_s
-        return _TRIAL_S + (fidelities[0] + sum(fidelities[1:]) / 2) * epoch_s
-
-    def fidelities(self, seconds: float, n_trials: int) -> tuple[int, ...]:
-        """Return the longest fidelities with which ``n_trials`` trials fit into some seconds.
-
-        If none are short enough, the shortest are returned.
-        """
-        full = self._parts.config.trained.fidelities
-        for factor in _SHORTER:
-            shorter = tuple(dict.fromkeys(max(1, round(factor * epochs)) for epochs in full))
-            trial_s = self.trial_s(shorter, _TYPICAL * self.medium_s)
-            if n_trials * trial_s <= seconds * self.n_processes:
-                break
-        return shorter
-
-    @property
-    def verification_s(self) -> float:
-        """Seconds of the verification of one member."""
-        data, target = self._parts.data, self._parts.config.target
-        image_s = self.medium_s / len(data.train)
-        n_images = len(data.test) + 2 * len(data.validation)
-        return COMPILE_S[backends.get(target.runtime).measured] + INFERENCES * n_images * image_s
-
-    def supernet_s(self, epochs: int) -> float:
-        """Return the seconds of the training of all supernets."""
-        return epochs * self._supernet_epoch_s
-
-    @cached_property
-    def _supernet_epoch_s(self) -> float:
-        return sum(setup.epoch_s() for setup in self._parts.setups.values())
-
-    def _epoch_s(self, genotype: Genotype) -> float:
-        parts = self._parts
-        return TrainedEvaluator(parts.setups, parts.config.trained).epoch_s(genotype)
-
-
-@final
 class Planner:
     """Plans the time of a command, given the components of the search.
 
@@ -347,7 +281,8 @@ class Planner:
         if "time_plan" in earlier:
             self._plan = TimePlan.of(earlier["time_plan"], 60 * first.minutes)
         else:
-            self._plan = plan_time(parts, first, is_new=not earlier, trains=self._trains)
+            runtimes = [config.target.runtime for config in self.configs]
+            self._plan = plan_time(parts, first, runtimes, is_new=not earlier, trains=self._trains)
         self.messages = self._plan.describe(parts.config)
         return [self._plan.applied(config) for config in self.configs]
 
@@ -376,12 +311,20 @@ class Planner:
         """Return the entry ``time_plan`` of the manifest; empty without a time limit."""
         return {} if self._plan is None else {"time_plan": self._plan.to_json()}
 
-    def limit(self, study_s: float) -> TimeLimit | None:
-        """Return the time limit, if there is one; ``study_s`` are the seconds of earlier trials."""
+    def limit(self, study_s: float, prepared_s: float = 0.0) -> TimeLimit | None:
+        """Return the time limit, if there is one.
+
+        Args:
+            study_s: Seconds of earlier trials and of their preparation.
+            prepared_s: Those of the preparation, such as the training of a supernet.
+        """
         if self._plan is None:
             return None
-        earlier_s = study_s + self._earlier.get("finishing_s", 0.0) if self._earlier else 0.0
-        return TimeLimit(self._plan, max(earlier_s, self._earlier.get("elapsed_s", 0.0)))
+        if not self._earlier:
+            return TimeLimit(self._plan)
+        finetuned_s = self._earlier.get("finishing_s", 0.0)
+        spent_s = max(study_s + finetuned_s, self._earlier.get("elapsed_s", 0.0))
+        return TimeLimit(self._plan, spent_s, max(0.0, study_s - prepared_s), finetuned_s)
 
     def outcome(self, candidates: Sequence[Candidate], n_trials: int) -> list[str]:
         """Return a message if the limit ended the search with few scored candidates."""

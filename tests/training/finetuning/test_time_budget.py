@@ -81,20 +81,27 @@ def test_times_are_interpolated_by_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("core_s", "epochs", "n"),
+    ("left_s", "epochs", "n"),
     [
-        (10_000.0, 30, 25),  # the full schedule; 20 s per epoch for the teacher of two processes
-        (2_000.0, 12, 25),  # 25 members with 12 epochs
-        (600.0, 8, 12),  # 12 members with a third of the schedule
-        (60.0, 1, 1),
+        (5_000.0, 30, 25),  # the full schedule; 20 s per epoch for the teacher of two processes
+        (1_000.0, 12, 25),  # 25 members with 12 epochs
+        (300.0, 8, 12),  # 12 members with a third of the schedule
+        (30.0, 1, 1),
         (0.0, 1, 1),
     ],
 )
-def test_schedule_is_shortened_to_at_least_a_third(core_s: float, epochs: int, n: int) -> None:
+def test_schedule_is_shortened_to_at_least_a_third(left_s: float, epochs: int, n: int) -> None:
     names = ["n100", *(f"n{i}" for i in range(11, 60, 2))]
-    assert TIMES.epochs(names, 30, core_s, 2) == epochs
-    remaining_s = core_s - 2 * TIMES.training_s("n100", epochs)
-    assert len(TIMES.within(names[1:], epochs, remaining_s, core_s)) >= min(n - 1, 10)
+    assert TIMES.epochs(names, 30, left_s, 2) == epochs
+    remaining_s = 2 * left_s - 2 * TIMES.training_s("n100", epochs)
+    assert len(TIMES.within(names[1:], epochs, remaining_s, left_s)) >= min(n - 1, 10)
+
+
+def test_schedule_fits_teacher_and_longest_member_with_many_processes() -> None:
+    names = ["n100", "n59", "n57"]
+    epochs = TIMES.epochs(names, 30, 500.0, 16)
+    assert 1 < epochs < 30
+    assert TIMES.training_s("n100", epochs) + TIMES.member_s("n59", epochs) <= 500.0
 
 
 def test_networks_within_budget_keep_their_order() -> None:
