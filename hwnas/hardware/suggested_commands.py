@@ -8,6 +8,7 @@ from typing import Any
 
 from hwnas.core import package
 from hwnas.core.errors import ConfigError
+from hwnas.core.schema import SchemaError
 from hwnas.core.typed_files import read_yaml
 from hwnas.hardware import backends
 from hwnas.hardware.target import Target, from_facts
@@ -40,7 +41,10 @@ def suggested_command(verb: str, target: Target, *words: str) -> str:
     section = backends.get(target.runtime).name
     known = _facts(target, section)
     file = _file_options("target", target.name)
-    usual = _facts(from_facts(file), section) if file else None
+    try:
+        usual = _facts(from_facts(file), section) if file else None
+    except (SchemaError, ConfigError):  # its values are valid once Hydra has converted them
+        usual = None
     changed = changed_options("target", known, usual)
     options = [f"+target={target.name}", *changed, *words]
     return shlex.join(["hwnas", verb, *_folders(options), *options])

@@ -37,6 +37,7 @@ from hwnas.models.graph import OpSpec, distinct_ops
 from hwnas.workflows.config import ProfileConfig, SearchConfig
 from hwnas.workflows.networks import Networks, profile_command
 
+_N_CHECKED_FOR_COMMON = 20  #: networks, of which half may lack an operator
 _CHECKED = 300  #: networks whose operators must be in the table before training starts
 
 #: Allowed fraction of missing operators if latencies of operators are predicted: rare operators
@@ -72,7 +73,11 @@ class MeasuredTarget:
         self.worker = RetryingPool(self._pool)
         self._n_plans = config.tuning.n_plans
         other = source(config)
-        self._plans = {**(other.plans if other else {}), **table.taken_over(), **table.plans()}
+        self._plans = {
+            **(other.plans if other else {}),
+            **table.transferred_plans(),
+            **table.plans(),
+        }
 
     @property
     def digests(self) -> dict[str, str]:
@@ -133,7 +138,7 @@ class MeasuredTarget:
         """
         if op not in self._plans:
             self._plans[op] = self.worker.tune(op, self._n_plans)
-            if not _predicts(self.config):
+            if self._plans[op] and not _predicts(self.config):  # the table keeps the plan
                 self.time(op)
         return self._plans[op]
 
@@ -146,6 +151,8 @@ class MeasuredTarget:
         plan = self.plan(op)
         if self.table.missing([op]):
             (timing,) = self.worker.time_operators([(op, plan)])
+            if op in self.table.transferred_plans():
+                self.table.forget_transfer()
             self.table.entries[op] = OperatorEntry(plan, timing)
             self.table.save()
         return self.table.entries[op].timing
@@ -241,9 +248,14 @@ def _spaces_to_measure(
 def _is_lacking(table: LatencyTable, subject: ProfiledSpace, seed: int) -> bool:
     """Return whether a space is missing in a table."""
     known = table.calibration.get(subject.space.name)
-    return known is None or bool(
-        _missing_operators(table, _sampled_operators(subject, seed), "foretold" in known)
-    )
+    if known is None or _missing_operators(
+        table, _sampled_operators(subject, seed), "foretold" in known
+    ):
+        return True
+    # Few operators may be missing, but not in all networks, as with images of other channels.
+    graphs = map(subject.lower, subject.sample(_N_CHECKED_FOR_COMMON, seed))
+    n_lacking = sum(any(node.op not in table.entries for node in graph) for graph in graphs)
+    return 2 * n_lacking > _N_CHECKED_FOR_COMMON
 
 
 def _missing_operators(table: LatencyTable, ops: Sequence[OpSpec], predicted: bool) -> list[OpSpec]:

@@ -32,6 +32,11 @@ class BackendSettings:
         """Code that replaces words in capitals in ``RunnerScript.code``, by word."""
         return {}
 
+    @property
+    def distribution(self) -> str:
+        """Package that runner scripts need instead of ``RunnerScript.distribution``, if any."""
+        return ""
+
 
 @dataclass(frozen=True)
 class ArtefactType:

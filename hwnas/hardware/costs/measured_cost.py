@@ -45,7 +45,8 @@ def host_cost(
     energy, details = target.power.energy(latency, graph.threads or target.threads, load_ms)
     if measured is not None:
         energy = measured.figure
-        details = {"power_active_w": measured.active_w, "power_idle_w": measured.idle_w}
+        active_w = measured.active_w - measured.idle_w
+        details = {"power_active_w": active_w, "power_idle_w": measured.idle_w}
     figures = {
         "latency_ms": latency,
         "energy_mj": energy,

@@ -236,6 +236,11 @@ def network_cost(graph: Graph, target: Target, roofline: Roofline) -> Cost:
 def _energy(
     graph: Graph, target: Target, latency: Quantity, traffic: tuple[int, int]
 ) -> tuple[Quantity, Mapping[str, float]]:
+    if target.energy is not None and target.power is not None:
+        raise ConfigError(
+            f"Target '{target.name}' has both target.energy and target.power. Keep one: write "
+            "energy: null or power: null into its file."
+        )
     if target.energy is not None:
         return target.energy.energy(n_macs_of_batch(graph), *traffic)
     if target.power is not None:

@@ -6,6 +6,7 @@ the fit, set the width of the interval.
 """
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -160,6 +161,10 @@ def fit_calibration(known: Sequence[tuple[LatencyFeatures, float]]) -> Calibrati
     return Calibration(scale, operator_ms, weights, 0.0, len(known), 0)
 
 
+_MAX_MISSING = 0.1  # fraction of a network's operators that are predicted if a table lacks them
+_MAX_KNOWN = 1_000  # operators from which they are predicted
+
+
 @final
 class TableCostModel:
     """A cost model by a latency table; nothing is compiled or measured."""
@@ -197,14 +202,15 @@ class TableCostModel:
             space: Calibration(**table.calibration[space]["coefficients"]) for space in spaces
         }
         self._latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
-        has_predictions = any("foretold" in table.calibration[space] for space in spaces)
-        self._timed = {op: self._latencies[op] for op in table.plans()} if has_predictions else {}
+        self._is_predicted = any("foretold" in table.calibration[space] for space in spaces)
+        self._timed = {op: self._latencies[op] for op in table.plans()} or {**self._latencies}
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype, with the latency from the table.
 
         Raises:
-            TableError: the table lacks operators of the network, and is not one that predicts them.
+            TableError: the table lacks more than a tenth of the network's operators, and is not one
+                that predicts them.
         """
         return cost_by_segment(
             self._lower(genotype),
@@ -222,7 +228,8 @@ class TableCostModel:
             TableError: see ``cost``.
         """
         missing = [node.op for node in graph if node.op not in self._latencies]
-        if missing and self._timed:  # rare operators that no sampled network has
+        # Rare operators, which no sampled network has, are predicted.
+        if missing and (self._is_predicted or len(missing) <= _MAX_MISSING * len(graph)):
             predictions = self._predictions.predict(missing)
             self._latencies |= {op: ms for op, (ms, _, _) in predictions.items()}
         elif missing:
@@ -235,4 +242,6 @@ class TableCostModel:
     def _predictions(self) -> "OperatorPredictions":
         from hwnas.hardware.costs.operator_prediction import OperatorPredictions  # rarely used
 
-        return OperatorPredictions.of(self._timed)
+        known = [*self._timed]
+        chosen = random.Random(0).sample(known, min(len(known), _MAX_KNOWN))
+        return OperatorPredictions.of({op: self._timed[op] for op in chosen})

@@ -122,8 +122,8 @@ def _readings(
 ) -> Iterator[_Reading]:
     """Yield the usable rows of a file; note the others."""
     rows, column = _rows(path)
-    for line, row in enumerate(rows, 2):
-        location = f"{prefix}line {line}"
+    for row in rows:
+        location = f"{prefix}line {row['#']}"
         try:
             _check_facts(row, facts)
             ms = _milliseconds(row, column, facts)
@@ -155,14 +155,16 @@ def _check_one(readings: Sequence[_Reading]) -> None:
 
 
 def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
-    """Return the rows of a file, with the genotypes of models, and the column of the latency."""
+    """Return rows with their genotypes and lines (``#``), and the column of the latency."""
     try:
         text = safe_read.read_text(path, MAX_CSV_BYTES)
-        lines = [line for line in text.splitlines(keepends=True) if not line.startswith("#")]
+        every = enumerate(text.splitlines(keepends=True), 1)
+        numbered = [(number, line) for number, line in every if not line.startswith("#")]
+        lines = [line for _, line in numbered]
         separator = max(_SEPARATORS, key=lines[0].count) if lines else ","
         reader = csv.DictReader(lines, delimiter=separator)
         reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-        rows = list(reader)  # the file may be incomplete: the device is still measuring
+        rows = [row | {"#": str(numbered[reader.reader.line_num - 1][0])} for row in reader]
     except (OSError, safe_read.CorruptFileError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise TableError(
@@ -170,8 +172,7 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
         ) from None
     if not rows:
         raise TableError(
-            f"measured={path} has no rows. Run measure.py of the kit on the device, which writes "
-            "them."
+            f"measured={path} has no rows. Run measure.py of the kit on the device: it writes them."
         )
     columns = [*reader.fieldnames]
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
@@ -291,9 +292,8 @@ def _genotype(row: Row, space: Space) -> Genotype:
             "this file on; if you have only its id, write RUN/models/ID"
         )
     if not isinstance(options, dict):
-        raise ValueError(
-            f"genotype is not JSON with the choices of a network, got {row['genotype'][:40]!r}"
-        )
+        text = (row["genotype"] or "")[:40]
+        raise ValueError(f"genotype is not JSON with the choices of a network, got {text!r}")
     name = row.get("search_space") or space.members[0].name
     members = {member.name: member for member in space.members}
     if name not in members:

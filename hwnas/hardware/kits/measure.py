@@ -86,9 +86,9 @@ class Results:
         self.passes: dict[str, Runs] = {}
         self.step = 0
         if path.exists() and path.stat().st_size:
-            if not path.read_bytes().endswith(b"\n"):  # the last row is incomplete
-                with path.open("a") as file:
-                    file.write("\n")
+            complete = path.read_bytes().rpartition(b"\n")
+            if complete[2]:  # the last row is incomplete
+                path.write_bytes(b"".join(complete[:2]))
             with path.open(newline="") as file:
                 reader = csv.DictReader(file)
                 # an older script wrote fewer columns

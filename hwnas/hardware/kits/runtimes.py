@@ -148,11 +148,12 @@ def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, 
             output(["adb", "push", str(path), f"{there}/{path.name}"])
             graph = f"{there}/{path.name}"
         command = [
-            *(["adb", "shell", on_phone] if arguments.adb else [tool]),
+            on_phone if arguments.adb else tool,
             *(f"--graph={graph}", f"--num_runs={MIN_RUNS}", f"--min_secs={MIN_S}"),
             *(f"--warmup_min_secs={WARM_S}", f"--num_threads={kit['threads']}", *arguments.rest),
         ]
-        text = output(command)
+        # The phone's shell splits the command again.
+        text = output(["adb", "shell", shlex.join(command)] if arguments.adb else command)
         matches = re.findall(r"count=(\d+)\s.*?\bavg=([\d.e+]+)(.*)", text)
         if not matches:
             sys.exit(

@@ -185,7 +185,7 @@ class LatencyTable:
         """Return the compilation plan of each operator that was timed on this device."""
         return {op: e.plan for op, e in self.entries.items() if is_timed(e.plan)}
 
-    def taken_over(self) -> Mapping[OpSpec, str]:
+    def transferred_plans(self) -> Mapping[OpSpec, str]:
         """Return the compilation plans from another device's table, by operator.
 
         Only operators that were not timed on this device, and have such a plan, are included.
@@ -218,8 +218,7 @@ class LatencyTable:
             finally:
                 if new_folders and not (self.path / _PROVENANCE).is_file():  # nothing was measured
                     Path(lock.name).unlink()
-                    for folder in new_folders:
-                        folder.rmdir()
+                    files.remove_empty_folders(new_folders)
 
     def save(self) -> None:
         """Write all files of the table; the table on disk is complete at any time.

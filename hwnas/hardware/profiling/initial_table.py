@@ -109,12 +109,16 @@ def _is_completed(
 ) -> bool:
     """Time the operators that a table lacks if they are few; return whether they are.
 
-    Images of more channels, or data with other classes, have another stem and classifier.
+    Images of more channels, or data with other classes, have another stem and classifier. Operators
+    that the table predicts are not lacking.
     """
     known = table.calibration.get(subject.space.name)
-    if known is None or {"transfer", "foretold"} & {*known}:
+    if known is None or "transfer" in known:
         return False
-    missing = table.missing(subject.operators(0))
+    ops = subject.operators(0)
+    missing = table.missing(ops)
+    if "foretold" in known:
+        missing = [op for op in ops if op not in table.entries]
     if len(missing) > _MAX_MISSING:
         return False
     _measure(table, missing, pool, effort, progress)

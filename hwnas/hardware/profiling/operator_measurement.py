@@ -286,7 +286,7 @@ def measure_operators(
     Raises:
         HwnasError: an operator cannot be timed for another reason; earlier results are kept.
     """
-    missing, transferred = table.missing(ops), table.taken_over()
+    missing, transferred = table.missing(ops), table.transferred_plans()
     refused: dict[OpSpec, str] = {}
 
     def tune(op: OpSpec) -> Callable[[Worker], tuple[str, Timing]]:

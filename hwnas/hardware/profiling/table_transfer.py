@@ -305,7 +305,7 @@ def network_plans(
     Raises:
         HwnasError: an operator cannot be compiled.
     """
-    known = {**source_plans, **table.taken_over()}
+    known = {**source_plans, **table.transferred_plans()}
     missing = [op for op in table.missing(distinct_ops(nets)) if op not in known]
     tuned = _tuned_plans(missing, pool, n_plans, progress)
     for op, plan in tuned.items():

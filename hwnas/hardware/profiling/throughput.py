@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hwnas.core.errors import CompileError
+from hwnas.core.errors import CompileError, ConfigError
 from hwnas.core.progress import Progress
 from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.runtimes.worker import Worker
@@ -36,17 +36,25 @@ def time_batch_sizes(
 ) -> list[BatchThroughput]:
     """Return the latency of a network (not fused) at each of ``BATCHES``, tuned for each.
 
+    Sizes from the first one that cannot be compiled or takes too long are left out.
+
     Raises:
-        CompileError: an operator or the network cannot be compiled for a batch size.
+        CompileError: none can be compiled.
     """
-    throughputs = []
+    throughputs = list[BatchThroughput]()
     with progress.phase("Batch sizes", len(BATCHES)) as advance:
         for size in BATCHES:
             sized = replace(target, batch=size)
             with open_worker(sized) as worker:
                 net = fused_graph(graph, sized)
-                plans = {op: worker.tune(op, _PLANS) for op in {node.op for node in net}}
-                throughputs.append(BatchThroughput(size, worker.time_network(net, plans).median_ms))
+                try:
+                    plans = {op: worker.tune(op, _PLANS) for op in {node.op for node in net}}
+                    latency_ms = worker.time_network(net, plans).median_ms
+                except CompileError:
+                    if not throughputs:
+                        raise
+                    break
+                throughputs.append(BatchThroughput(size, latency_ms))
             advance(1)
     return throughputs
 
@@ -90,7 +98,7 @@ def compare_runtimes(
                             used = {node.op: known[node.op] for node in net}
                             timing = worker.time_network(net, used)
                             timings[name][index].append(timing.median_ms)
-                    except CompileError:
+                    except (CompileError, ConfigError):  # or the CPU lacks instructions
                         del timings[name]
                     advance(1)
         finally:

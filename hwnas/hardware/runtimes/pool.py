@@ -245,10 +245,6 @@ class RetryingPool:
         """
         return self._pool.do(lambda worker: worker.interleaved_networks(first, second))
 
-    def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
-        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences of a network."""
-        return self._pool.do(lambda worker: worker.percentiles(graph, plans, n))
-
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
         """Compile a fused network; return its files, see ``DeviceBench.export``."""
         return self._pool.do(lambda worker: worker.export(graph, plans, weights))

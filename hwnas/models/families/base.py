@@ -129,7 +129,7 @@ def _import_attribute(name: str) -> Any:
 
 
 MBCONV = BuiltInFamily(
-    TrainingRecipe("muon", lr=0.2, weight_decay=5e-5),  # supernets: see ``by_descent``
+    TrainingRecipe("muon", lr=0.2, weight_decay=5e-5),
     "mbconv.lowering",
     "mbconv.space_checks:check_mbconv_space",
     "mbconv.network:MBConvNet",

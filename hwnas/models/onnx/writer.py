@@ -332,6 +332,11 @@ def check_int8(graph: Graph) -> None:
                 f"{message} int8 has no {node.op.base}. Set target.dtype=float32, or choose "
                 "another search space."
             )
+        if node.op.activation == "hardsigmoid" and not node.op.weight_shape:
+            raise CompileError(
+                f"{message} A hard sigmoid needs weights into which its slope is folded. Use it "
+                "after a convolution or a linear layer."
+            )
         if "add" in node.op.fused:
             raise CompileError(
                 f"{message} Its addition must be a separate operator. This is an error in hwnas; "

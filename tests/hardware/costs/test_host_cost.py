@@ -96,7 +96,7 @@ def test_measured_energy_replaces_modelled() -> None:
     metered = MeasuredEnergy(Quantity(7.0, "measured", 6.5, 7.5), 20.0, 0.1, 27.0, 6, "RAPL")
     cost = host_cost(Graph.of(RESIDUAL), CPU, Quantity(1.0, "measured"), metered)
     assert cost.figures["energy_mj"] == Quantity(7.0, "measured", 6.5, 7.5)
-    assert cost.details == {"power_active_w": 27.0, "power_idle_w": 20.0}
+    assert cost.details == {"power_active_w": 7.0, "power_idle_w": 20.0}
 
 
 def test_memory_depends_on_dtype(largest: Graph) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from hwnas.core.errors import TableError
 from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs import table_cost
 from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.hardware.costs.table_cost import Calibration, TableCostModel, latency_features
 from hwnas.hardware.latency_tables.latency_table import LatencyTable
@@ -83,6 +84,18 @@ def test_error_for_missing_operators_gives_command(
     assert "The latency table of target 'fake' lacks 2 operators" in text
     assert all(str(op) in text for op in missing)
     assert f"Measure them with: {COMMAND}" in text
+
+
+def test_rare_missing_operator_is_predicted(
+    table: LatencyTable, profiled: ProfiledSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = profiled.lower(profiled.space.largest())
+    before = _model(table, profiled).cost(profiled.space.largest()).figures["latency_ms"]
+    del table.entries[net[-1].op]
+    monkeypatch.setattr(table_cost, "_MAX_MISSING", 1 / len(net))
+    figure = _model(table, profiled).cost(profiled.space.largest()).figures["latency_ms"]
+    assert figure.source == "table"
+    assert 0.3 < figure.value / before.value < 3
 
 
 def test_all_spaces_must_be_calibrated(table: LatencyTable, profiled: ProfiledSpace) -> None:

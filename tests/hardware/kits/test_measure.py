@@ -157,11 +157,11 @@ def test_interrupted_results_of_older_script_are_continued(kit: Path) -> None:
     assert header[-1] == "tool"
     with (kit / "results.csv").open("w", newline="") as file:
         csv.writer(file).writerows(row[:-1] for row in [header, *rows[:9]])
-        file.write(",".join(rows[9][:3]))
+        file.write(",".join([*rows[9][:3], '"{""stem']))  # torn inside a quoted column
     assert measure(kit, *QUICK).returncode == 0
     results = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
     assert None not in results[-1]
-    assert [row["network"] for row in results if not row["time"]] == rows[9][:1]
+    assert all(row["time"] for row in results)
     measured = [row["network"] for row in results if row["time"]]
     assert all(measured.count(network) >= 3 for network in {*measured})
     assert len({*measured}) == 8

@@ -90,7 +90,7 @@ def test_space_is_predicted_from_operators_of_few_networks(
     assert set(loaded.entries) >= set(ops)
     assert set(loaded.plans()) == set(worker.tuned)
     assert {e.plan for op, e in loaded.entries.items() if op not in loaded.plans()} == {PREDICTED}
-    assert loaded.taken_over() == {}
+    assert loaded.transferred_plans() == {}
     description = initial_table.describe_calibration(loaded, space)
     assert f"from {n_timed} operators and 16 networks measured here" in description
 

@@ -81,7 +81,7 @@ def test_few_networks_suffice_to_predict_others(
     assert errors.max() < 0.1
     loaded = load_table(table.path)
     assert loaded.plans() == {}
-    assert loaded.taken_over() == other.plans()
+    assert loaded.transferred_plans() == other.plans()
     assert all(is_transferred(entry.plan) for entry in loaded.entries.values())
     description = initial_table.describe_calibration(loaded, profiled.space.name)
     assert "shipped" not in description
@@ -111,7 +111,7 @@ def test_plans_for_other_vector_extensions_are_tuned(
     )
     networks = [net for net, _ in worker.networks]
     assert {node.op for net in networks for node in net} == set(worker.tuned)
-    assert set(load_table(table.path).taken_over()) == set(worker.tuned) & set(table.entries)
+    assert set(load_table(table.path).transferred_plans()) == set(worker.tuned) & set(table.entries)
 
 
 def test_networks_cover_range_of_latencies(other: LatencyTable, profiled: ProfiledSpace) -> None:
@@ -213,7 +213,7 @@ def test_only_networks_with_transferred_operators_are_remeasured(
         return [network_digest(net) for net, _ in worker.networks]
 
     assert len({*profile()}) == len(table.networks) - 1 == 35
-    assert table.taken_over()  # operators of the other space only
+    assert table.transferred_plans()  # operators of the other space only
     assert profile() == []
 
 
@@ -241,7 +241,7 @@ def test_held_out_networks_are_compiled_without_reused_plans(
     first = held_out()
     assert len(first) == 10
     assert len({*worker.tuned}) == len(worker.tuned) < len(table.entries)
-    assert set(load_table(table.path).taken_over()) == set(worker.tuned)
+    assert set(load_table(table.path).transferred_plans()) == set(worker.tuned)
     n_tuned, n_measured = len(worker.tuned), len(worker.networks)
     assert held_out() == first
     assert (len(worker.tuned), len(worker.networks)) == (n_tuned, n_measured)

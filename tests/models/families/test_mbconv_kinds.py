@@ -17,7 +17,7 @@ from hwnas.core.errors import SpaceError
 from hwnas.hardware.backends.vela.compiler import compile_tflite
 from hwnas.hardware.backends.vela.litert import LiteRTSession
 from hwnas.models import families, spaces
-from hwnas.models.families.mbconv.lowering import dimensions, scale_width
+from hwnas.models.families.mbconv.lowering import KIND_OPTIONS, dimensions, scale_width
 from hwnas.models.graph import Signature, fuse, n_macs, n_params
 from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import trim_kernel, write_tflite
@@ -92,7 +92,8 @@ def test_operators_of_each_kind() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_kinds_run_entirely_on_npus(kind: str, name: str) -> None:
     for expansion in (1, 2):
-        space = _single_network(kind=kind, expansion=expansion, se=0.25)
+        more: dict[str, Option] = {"se": 0.25} if "se" in KIND_OPTIONS[kind] else {}
+        space = _single_network(kind=kind, expansion=expansion, **more)
         lowered = MBCONV.lower(space, space.largest(), Signature(3, 10))
         cost = compile_tflite(
             write_tflite(random_int8_network(lowered)), lowered, target(name)
@@ -181,10 +182,16 @@ def test_dense_small_contains_resnet_8_of_five_widths() -> None:
 
 @pytest.mark.parametrize(
     ("width", "multiplier", "expected"),
-    [(16, 1, 16), (12, 1.0, 12), (0, 0.5, 0), (16, 0.25, 8), (24, 0.75, 24), (32, 0.75, 24)],
-)
+    [
+        (16, 1, 16), (12, 1.0, 12), (0, 0.5, 0), (16, 0.25, 8), (24, 0.75, 24), (32, 0.75, 24),
+        (12, 0.75, 12), (4, 0.5, 4), (17, 1.02, 17),
+    ],
+)  # fmt: skip
 def test_widths_are_scaled_as_in_mobilenet(width: int, multiplier: float, expected: int) -> None:
-    """24 * 0.75 = 18 is rounded up to 24: 16 would be less than 90 % of it."""
+    """24 * 0.75 = 18 is rounded up to 24: 16 would be less than 90 % of it.
+
+    12 * 0.75 = 9 would become 16, which a supernet of width 12 does not have.
+    """
     assert scale_width(width, multiplier) == expected
 
 

@@ -62,6 +62,8 @@ class OnnxRuntimeSettings(BackendSettings):
                 f"target.onnxruntime.provider must be the name of an execution provider (cpu, "
                 f"cuda, tensorrt, ...): letters and digits, got {self.provider!r}."
             )
+        if self.provider not in (CPU, "cuda"):  # ``cuda.yaml`` has an option that others lack
+            self.options = {n: value for n, value in self.options.items() if n != "use_tf32"}
         if self.provider == CPU and self.options:
             raise ConfigError(
                 "target.onnxruntime.options: the provider cpu has no options, got "
@@ -107,6 +109,11 @@ class OnnxRuntimeSettings(BackendSettings):
         loads = _LOADS if self.is_nvidia else ""
         opens = _RUNNER.format(loads=loads, provider=self.name, options=json.dumps(self.options))
         return {"SESSION": opens}
+
+    @property
+    def distribution(self) -> str:
+        """The package with NVIDIA's providers, if this is one of them."""
+        return "onnxruntime-gpu[cuda,cudnn]" if self.is_nvidia else ""
 
 
 _NEEDS = {"onnxruntime": "onnxruntime"}

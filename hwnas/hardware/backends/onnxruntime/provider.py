@@ -103,8 +103,8 @@ def check_usable(chosen: OnnxRuntimeSettings, model: bytes) -> None:
         reason = _reason("".join(log)) or problem or "onnxruntime gives no reason"
         raise ConfigError(
             f"target.onnxruntime.provider={chosen.provider} does not work here, and onnxruntime "
-            f"would use the CPU instead: {reason.rstrip('.')}. Install what it needs, or set "
-            "target.onnxruntime.provider=cpu."
+            f"would use the CPU instead: {reason.rstrip('.')}. Install what it needs, or "
+            "use +target=cpu target.runtime=onnxruntime."
         )
 
 
@@ -166,8 +166,8 @@ def _unsupported_operators(model: bytes, chosen: OnnxRuntimeSettings) -> str:
     shown = ", ".join(unsupported[:_MAX_SHOWN]) + ", ..." * (len(unsupported) > _MAX_SHOWN)
     return (
         f"target.onnxruntime.provider={chosen.provider} leaves {len(unsupported)} of {len(nodes)} "
-        f"operators to the CPU ({shown}): the latency would be that of a mixture. Set "
-        "target.onnxruntime.provider=cpu, or choose a search space without such operators."
+        f"operators to the CPU ({shown}): the latency would be that of a mixture. "
+        "Choose a search space without such operators, or +target=cpu target.runtime=onnxruntime."
     )
 
 

@@ -214,8 +214,15 @@ def _block(reader: _Values, place: tuple[int, int], c_in: int, stride: int) -> M
 
 
 def scale_width(width: int, multiplier: float) -> int:
-    """Return a width times a multiplier, rounded as in MobileNets; 0 remains 0."""
-    return width if multiplier == 1 or not width else round_width(width * multiplier)
+    """Return a width times a multiplier, rounded as in MobileNets; 0 remains 0.
+
+    A multiplier below 1 never widens, and one above 1 never narrows: the largest multiplier gives
+    the largest width, which a supernet has.
+    """
+    if multiplier == 1 or not width:
+        return width
+    limit = min if multiplier < 1 else max
+    return limit(width, round_width(width * multiplier))
 
 
 def round_width(width: float) -> int:

@@ -71,10 +71,11 @@ def _readers(space: SearchSpace, block: str, key: str) -> set[str]:
 
 
 def _check_read(space: SearchSpace, blocks: list[str], key: str) -> None:
-    """Check that each choice of a key has an effect on some block."""
+    """Check that each choice of a key, and a fixed one that is not 0, has an effect."""
     names = {*space.names}
     read_names = {closest(names, block, key) for block in blocks if _readers(space, block, key)}
-    for name in space.choices:
+    given = [*space.choices, *(n for n, value in space.fixed.items() if key == "se" and value)]
+    for name in given:
         if name.rpartition(".")[2] == key and name not in read_names:
             readers = " or ".join(kind for kind in KIND_OPTIONS if key in KIND_OPTIONS[kind])
             raise SpaceError(
