@@ -161,16 +161,22 @@ def _test_values(
 
 def _resized_frame(side: int, channels: int, decoded: int) -> NDArray[np.uint8]:
     """Return the frame of ``test.c``, cropped and resized as the training images."""
-    height, width = side + 7, 2 * side + 3
+    height, width = side + 7, 2 * side + 4
     i = np.arange(height * width * channels, dtype=np.int64)
     frame = (i * i // 7 % 251).astype(np.uint8).reshape(height, width, channels)
-    left = (width - height) // 2
     from PIL import Image  # ``verify`` runs where Pillow is not installed
 
-    square = Image.fromarray(frame[:, left : left + height].squeeze())
-    for size in (decoded, side):
-        square = square.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(square)
+    first, bilinear = (width - height) / 2, Image.Resampling.BILINEAR
+    box = first, 0, first + height, height
+    square = Image.fromarray(frame.squeeze()).resize((decoded, decoded), bilinear, box)
+    if decoded == side:
+        return np.asarray(square)
+    planes = np.asarray(square, np.float32).reshape(decoded, decoded, channels)
+    resized = [
+        np.asarray(Image.fromarray(planes[..., c]).resize((side, side), bilinear))
+        for c in range(channels)
+    ]
+    return np.round(np.stack(resized, axis=-1)).clip(0, 255).astype(np.uint8)
 
 
 def _row_initialisers(rows: NDArray[Any]) -> str:

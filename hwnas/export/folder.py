@@ -75,8 +75,8 @@ def sweep(root: Path, *, beside: bool) -> None:
     for unfinished in root.parent.glob(f"*/{BUILDING}") if beside else ():
         try:
             lock = files.lock_folder(unfinished.parent)
-        except LockedError:
-            continue  # another process builds there
+        except (LockedError, OSError):
+            continue  # another process builds there, or it belongs to another user
         shutil.rmtree(unfinished)
         if [entry.name for entry in unfinished.parent.iterdir()] == [files.LOCK]:
             shutil.rmtree(unfinished.parent)

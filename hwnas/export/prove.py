@@ -144,7 +144,7 @@ def prove(
         CompileError: the runtime of an artefact cannot load it.
     """
     data, lowered = bench.data, finished.graph
-    not_run = {name: why for name in names if (why := runtimes.hindrance(name))}
+    not_run = {name: why for name in names if (why := runtimes.unavailable_reason(name))}
     runnable = [name for name in names if name not in not_run]
     sessions = {name: runtimes.session(folder, name, bench.worker) for name in runnable}
     if bench.in_worker and bench.worker is not None:

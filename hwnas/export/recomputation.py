@@ -30,6 +30,7 @@ from hwnas.tasks.metrics import metric_of
 PREPROCESSING = "preprocessing.json"
 _ARRAY = f"{c_source.FOLDER}/model.c"
 _MAX_BYTES = 16 << 20
+_MAX_ARRAY_BYTES = 1 << 30  # five characters for each byte of the network
 
 
 def network_code(recorded: Proof) -> str:
@@ -67,7 +68,8 @@ def _array(folder: Path, recorded: Proof) -> Iterator[str]:
     """Yield the C array of the network if it has other bytes than the TFLite files."""
     if _ARRAY not in recorded["files"]:
         return
-    numbers = re.findall(r"\d+", _read(folder, _ARRAY).partition("{")[2].partition("}")[0])
+    array = _read(folder, _ARRAY, _MAX_ARRAY_BYTES)
+    numbers = re.findall(r"\d+", array.partition("{")[2].partition("}")[0])
     tflite = {n for n in recorded["files"] if n.endswith(".tflite")}
     known = {recorded["files"][name] for name in tflite}
     content = bytes(int(number) & 255 for number in numbers)
@@ -125,9 +127,9 @@ def _definitions(text: str) -> list[str]:
     return [ast.dump(node) for node in definitions if node.name != "main"]
 
 
-def _read(folder: Path, name: str) -> str:
+def _read(folder: Path, name: str, max_bytes: int = _MAX_BYTES) -> str:
     try:
-        return safe_read.read_text(folder / name, _MAX_BYTES)
+        return safe_read.read_text(folder / name, max_bytes)
     except (OSError, safe_read.CorruptFileError):
         return ""
 

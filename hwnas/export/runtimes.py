@@ -44,7 +44,7 @@ def paths(folder: Path, name: str) -> dict[str, Path]:
     return {suffix: folder / file for suffix, file in kinds()[name].files.items()}
 
 
-def hindrance(name: str) -> str:
+def unavailable_reason(name: str) -> str:
     """Return the reason why an artefact cannot run on this machine; empty if it can.
 
     ``name`` is a key of ``kinds``. The reason is a missing package or a device that is not here.

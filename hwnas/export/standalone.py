@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from hwnas.core.errors import CompileError
 from hwnas.hardware import backends
-from hwnas.hardware.backends.description import BackendDescription, BackendSettings
+from hwnas.hardware.backends.description import BackendSettings
 from hwnas.hardware.target import Target
 from hwnas.models.graph import INPUT, Graph, Node
 from hwnas.models.int8.quantised_network import Weights
@@ -139,6 +138,8 @@ def weights_file(lowered: Graph, weights: Weights, metadata: Mapping[str, str]) 
             # safetensors writes memory in its order: channels-last weights would be misread.
             weight, bias = np.ascontiguousarray(weight), np.ascontiguousarray(bias)
             tensors |= {f"{_name(node)}.weight": weight, f"{_name(node)}.bias": bias}
+    import safetensors.numpy  # ``verify`` runs where it is not installed
+
     return bytes(safetensors.numpy.save(tensors, dict(metadata)))
 
 
@@ -288,8 +289,10 @@ Needs {needs} and numpy; for photos also Pillow.
     python {name} images.npy{more}   # or images.npz of this folder
 """
 
+import contextlib
 import json
 import math
+import struct
 import sys
 from pathlib import Path
 
@@ -316,13 +319,14 @@ def read_photo(path):
             sys.exit(f"{{path}}: mode {{photo.mode}} is not supported; convert it to 8 bits.")
         (width, height), square, side = photo.size, min(photo.size), spec["decoded_side"]
         photo.draft(photo.mode, [math.ceil(n * side / square) for n in (width, height)])
-        photo = ImageOps.exif_transpose(photo)
+        with contextlib.suppress(ArithmeticError, SyntaxError, TypeError, ValueError, struct.error):
+            photo = ImageOps.exif_transpose(photo)  # not if EXIF data are damaged
         if "A" in photo.getbands() or "transparency" in photo.info:
             photo = photo.convert("RGBA")
             photo = Image.alpha_composite(Image.new("RGBA", photo.size, "white"), photo)
         photo = photo.convert("L" if spec["channels"] == "grey" else "RGB")
-    except OSError as error:
-        sys.exit(f"{{path}}: {{error.strerror or error}}")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        sys.exit(f"{{path}}: {{getattr(error, 'strerror', None) or error}}")
     if (width > height) != (photo.width > photo.height):  # rotated
         width, height = height, width
     x, y = photo.width / width, photo.height / height  # of draft
@@ -374,25 +378,21 @@ def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
         runnable = [name for name in runner.artefacts if name in names]
         if not runnable:
             continue
-        default = native if native in runnable and backend.name == target.runtime else runnable[0]
-        values = {**_placeholders(backend, target), "DEFAULT": default}
+        default = native if native in runnable else runnable[0]
+        section = getattr(target, backend.name, None)
+        settings = section if isinstance(section, BackendSettings) else BackendSettings()
+        values = {**settings.substitutions, "DEFAULT": default}
         code = _fill_placeholders(runner.code, values) + task.print_code()
         for name in dict.fromkeys([*([] if result else [RUNNER]), runner.name]):
             head = _RUNNER.format(
                 name=name,
                 answer=task.description.answer,
-                needs=runner.distribution,
+                needs=settings.distribution or runner.distribution,
                 imports=runner.imports.replace("\n", "\n    "),
                 more=f" [{runnable[-1]}]" if "DEFAULT" in runner.code else "",
             )
             result[name] = head + code
     return dict(sorted(result.items()))
-
-
-def _placeholders(backend: BackendDescription, target: Target) -> Mapping[str, str]:
-    """Return the placeholders of runners that the section of a backend replaces."""
-    section = getattr(target, backend.name, None)
-    return section.substitutions if isinstance(section, BackendSettings) else {}
 
 
 def _fill_placeholders(code: str, values: Mapping[str, str]) -> str:

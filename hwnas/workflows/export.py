@@ -269,7 +269,8 @@ def _recorded_configs(
             f"target_name={target}"
         )
     if manifest.get("status") == "running":  # its teacher is not known yet
-        raise RunError(f"run={config.run} is not finished. Resume it: hwnas resume {config.run}")
+        command = shlex.join(["hwnas", "resume", str(config.run)])
+        raise RunError(f"run={config.run} is not finished. Resume it: {command}")
     names = [search.target.name for search in searches]
     if config.target_name is not None and config.target_name not in names:
         raise ConfigError(unknown_name("target", config.target_name, names))

@@ -26,7 +26,7 @@ _GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "use-in-python.md"
 #: Packages that runners and ``verify`` do not need.
 LARGE = (
     "torch", "optuna", "datasets", "sklearn", "pyarrow", "matplotlib", "moocore", "onnx", "scipy",
-    "sqlalchemy", "PIL", "pandas", "torch_pruning", "ethosu",
+    "sqlalchemy", "PIL", "pandas", "torch_pruning", "ethosu", "safetensors",
 )  # fmt: skip
 
 

@@ -163,18 +163,18 @@ def resizing(
     return _compile(tmp_path_factory.mktemp("c"), files), request.param
 
 
-@pytest.mark.parametrize("size", [(12, 12), (40, 31), (480, 640), (7, 9)])
+@pytest.mark.parametrize("size", [(12, 12), (40, 31), (30, 41), (480, 640), (7, 9)])
 def test_c_resize_equals_pillow(resizing: tuple[Path, int], size: tuple[int, int]) -> None:
     program, decoded_side = resizing
     image = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     command = [str(program), "resize", *map(str, size)]
     completed = subprocess.run(command, input=image.tobytes(), capture_output=True, check=True)
-    side = min(size)
-    top, left = ((n - side) // 2 for n in size)
-    square = Image.fromarray(image[top : top + side, left : left + side])
-    for n in (decoded_side, 12):
-        square = square.resize((n, n), Image.Resampling.BILINEAR)
-    expected: NDArray[np.uint8] = np.asarray(square)
+    side, bilinear = min(size), Image.Resampling.BILINEAR
+    top, left = ((n - side) / 2 for n in size)
+    box = left, top, left + side, top + side
+    square = Image.fromarray(image).resize((decoded_side, decoded_side), bilinear, box)
+    plane = Image.fromarray(np.asarray(square, np.float32)).resize((12, 12), bilinear)
+    expected: NDArray[np.uint8] = np.asarray(plane).round().clip(0, 255).astype(np.uint8)
     resized = np.frombuffer(completed.stdout, np.uint8).reshape(12, 12)
     assert np.abs(resized.astype(int) - expected).max() <= 1
 

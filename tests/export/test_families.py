@@ -123,7 +123,9 @@ def test_artefacts_of_random_networks_agree_with_torch(
         with torch.inference_mode():
             expected = module(images).numpy()
         names = [
-            kind for kind in runtimes.kinds() if kind in files and not runtimes.hindrance(kind)
+            kind
+            for kind in runtimes.kinds()
+            if kind in files and not runtimes.unavailable_reason(kind)
         ]
         assert len(names) == (2 if name == "vit_small" else 4)
         for kind in names:

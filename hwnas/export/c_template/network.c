@@ -20,24 +20,27 @@ static float weight(size_t i, float centre, float support) {
   return fmaxf(0.0f, 1.0f - fabsf(((float)i + 0.5f - centre) / support));
 }
 
-/* Resize a square of an image whose rows have stride pixels. */
-static void resize(const uint8_t *square, size_t stride, size_t side, size_t rows, size_t columns,
+/* Resize the central square of an image. Like Pillow, it may begin between two pixels, and pixels
+   beside it count at its edges. */
+static void resize(const uint8_t *image, size_t height, size_t width, size_t rows, size_t columns,
                    uint8_t *pixels) {
+  const size_t side = height < width ? height : width;
+  const float top = (float)(height - side) / 2, left = (float)(width - side) / 2;
   const float step_y = (float)side / (float)rows, step_x = (float)side / (float)columns;
   const float support_y = fmaxf(step_y, 1.0f), support_x = fmaxf(step_x, 1.0f);
   for (size_t y = 0; y < rows; y++) {
-    const float centre_y = ((float)y + 0.5f) * step_y;
+    const float centre_y = top + ((float)y + 0.5f) * step_y;
     const size_t first_y = (size_t)fmaxf(0.0f, floorf(centre_y - support_y));
-    const size_t end_y = (size_t)fminf((float)side, ceilf(centre_y + support_y));
+    const size_t end_y = (size_t)fminf((float)height, ceilf(centre_y + support_y));
     for (size_t x = 0; x < columns; x++) {
-      const float centre_x = ((float)x + 0.5f) * step_x;
+      const float centre_x = left + ((float)x + 0.5f) * step_x;
       const size_t first_x = (size_t)fmaxf(0.0f, floorf(centre_x - support_x));
-      const size_t end_x = (size_t)fminf((float)side, ceilf(centre_x + support_x));
+      const size_t end_x = (size_t)fminf((float)width, ceilf(centre_x + support_x));
       float sums[HWNAS_CHANNELS] = {0}, total = 0;
       for (size_t i = first_y; i < end_y; i++) {
         for (size_t j = first_x; j < end_x; j++) {
           const float w = weight(i, centre_y, support_y) * weight(j, centre_x, support_x);
-          const uint8_t *pixel = square + (i * stride + j) * HWNAS_CHANNELS;
+          const uint8_t *pixel = image + (i * width + j) * HWNAS_CHANNELS;
           total += w;
           for (size_t c = 0; c < HWNAS_CHANNELS; c++) sums[c] += w * (float)pixel[c];
         }
@@ -49,16 +52,13 @@ static void resize(const uint8_t *square, size_t stride, size_t side, size_t row
 }
 
 void hwnas_resize(const uint8_t *image, size_t height, size_t width, uint8_t *pixels) {
-  const size_t side = height < width ? height : width;
-  const size_t top = (height - side) / 2, left = (width - side) / 2;
-  const uint8_t *square = image + (top * width + left) * HWNAS_CHANNELS;
 #if HWNAS_DECODED != HWNAS_HEIGHT || HWNAS_DECODED != HWNAS_WIDTH
   /* The training images were resized twice: to the size in which they are stored, and to the input. */
   static uint8_t decoded[HWNAS_DECODED * HWNAS_DECODED * HWNAS_CHANNELS];
-  resize(square, width, side, HWNAS_DECODED, HWNAS_DECODED, decoded);
+  resize(image, height, width, HWNAS_DECODED, HWNAS_DECODED, decoded);
   resize(decoded, HWNAS_DECODED, HWNAS_DECODED, HWNAS_HEIGHT, HWNAS_WIDTH, pixels);
 #else
-  resize(square, width, side, HWNAS_HEIGHT, HWNAS_WIDTH, pixels);
+  resize(image, height, width, HWNAS_HEIGHT, HWNAS_WIDTH, pixels);
 #endif
 }
 

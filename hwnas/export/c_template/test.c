@@ -17,7 +17,7 @@
 
 #define IMAGES $n_images /* the first ones of ../images.npz */
 #define FRAME_HEIGHT (HWNAS_HEIGHT + 7)
-#define FRAME_WIDTH (2 * HWNAS_WIDTH + 3)
+#define FRAME_WIDTH (2 * HWNAS_WIDTH + 4)
 #define STEPS 2 /* that kernels of another library may differ, as steps of the output */
 
 /* SHA-256 of $file and labels, as in ../proof.json. */
