@@ -63,8 +63,8 @@ def plan_front(
         seed: Seed of the simulations.
         progress: Receives phases.
     """
+    rows = [_row(LimitPoint("the plan", "", outcome.solution.task.problem), outcome)]
     base = replace(outcome.solution, task=replace(outcome.solution.task, objective="cost"))
-    rows = [_row(LimitPoint("the plan", "", base.task.problem), replace(outcome, solution=base))]
     began = time.perf_counter()
     longest = base.seconds.get("columns", 0.0)  # column generation takes as long at any limit
     done = tried = 0

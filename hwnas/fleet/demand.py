@@ -90,15 +90,17 @@ def _class_rates(
             f"{path} has {len(result)} rows; give one row per hour, at most {MOST_HOURS} (a week)."
         )
     calendar.check_rows(result, path, begin_s, len(result), column)
-    return _parse_column(result, column, path, 1e7)
+    advice = "Set demand.column of the class to one of them."
+    return _parse_column(result, column, path, 1e7, advice)
 
 
 def _parse_column(
-    rows: Sequence[Mapping[str, str]], column: str, path: Path, upper: float
+    rows: Sequence[Mapping[str, str]], column: str, path: Path, upper: float, advice: str
 ) -> Array:
+    """Return the numbers of a column; ``advice`` is that of the message if it is missing."""
     if column not in rows[0]:
         names = unknown_name("column", column, rows[0])
-        raise ConfigError(f"{path}: {names} Set demand.column of the class to one of them.")
+        raise ConfigError(f"{path}: {names} {advice}")
     result = np.full(len(rows), np.nan)
     for i, row in enumerate(rows):
         with contextlib.suppress(ValueError):
@@ -171,7 +173,8 @@ def read_carbon(
             path = resolve_path(carbon, folder)
             rows = csv_rows(path, f"carbon.{region}")
             calendar.check_rows(rows, path, begin_s, n_hours)
-            values = _parse_column(rows, "kg_per_kwh", path, 10)
+            advice = "Give it the name kg_per_kwh, and its values in kg of CO2 per kWh."
+            values = _parse_column(rows, "kg_per_kwh", path, 10, advice)
         else:
             values = np.atleast_1d(np.array(carbon, np.float64))
         if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:

@@ -147,7 +147,6 @@ class RequestOutcomes:
     latency_s: Floats  #: seconds from arrival to response ``(requests,)``; NaN: lost
     busy_s: Floats  #: seconds of computing ``(replicas,)``
     retried: int  #: number of requests sent again after a failure
-    events: int  #: number of simulated events
 
 
 def simulate(

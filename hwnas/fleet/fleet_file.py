@@ -16,8 +16,9 @@ Buy = Literal["bought", "reserved", "on_demand", "spot"]
 #: A small ``fleet.yaml``, for messages.
 EXAMPLE = "{devices: {cpu: {region: site, buy: bought, quota: 4, price: 0.1}}}"
 Watt = Annotated[float, NumberBounds(0, 1e6)]
+_HourlyCarbon = Annotated[list[Annotated[float, NumberBounds(0, 10)]], NumberBounds(1)]
 #: kg of CO2 per kWh: a constant, hourly values, or a CSV file with a column ``kg_per_kwh``.
-Carbon = Annotated[float, NumberBounds(0, 10)] | list[Annotated[float, NumberBounds(0, 10)]] | str
+Carbon = Annotated[float, NumberBounds(0, 10)] | _HourlyCarbon | str
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,11 @@ def _check_device(fleet: Fleet, name: str, device: DeviceType, place: str) -> No
             f"{place}: device '{name}' has no price: give devices.{name}.price in $ per "
             f"machine-hour{hint}; 0 if it costs nothing."
         )
+    if device.speed != 1.0 and device.like is None:
+        raise ConfigError(
+            f"{place}: device '{name}' has speed={device.speed:g} but no like: name the device "
+            "whose latencies are divided by it, or use derate."
+        )
     if device.power_w < device.idle_w:
         raise ConfigError(
             f"{place}: device '{name}': busy_w={device.busy_w:g} is below idle_w="
@@ -268,9 +274,20 @@ def _links_of(fleet: Fleet, region: str) -> Iterator[tuple[str, str, RegionLink]
             yield name, ends[1 - ends.index(region)], link
 
 
-def unreachable(service: Service, fleet: Fleet) -> Iterator[str]:
-    """Yield a message per region of a class that has no device, or cannot be reached by links."""
+def unused_entries(service: Service, fleet: Fleet) -> Iterator[str]:
+    """Yield messages on entries of both files that have no effect.
+
+    These are regions of a class that have no device or cannot be reached by links, devices in a
+    region that no class allows, and accuracies for a failure that the plan need not survive.
+    """
+    allowed = {region for c in service.classes.values() for region in c.regions}
+    for name, device in fleet.devices.items():
+        if device.region not in allowed:
+            yield f"Device '{name}' is in {device.region}, which no class allows: it is not used."
     for name, request_class in service.classes.items():
+        if request_class.degraded_accuracy is not None and not service.survive.all_of:
+            needed = "survive: {all_of: [spot]}"
+            yield f"degraded_accuracy of class '{name}' counts only with {needed}."
         for region in request_class.regions:
             if region not in fleet.regions:
                 yield f"Class '{name}' allows {region}, but no device is there."

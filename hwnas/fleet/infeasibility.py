@@ -28,7 +28,7 @@ def explain_unserved(solution: Solution, progress: Progress) -> str:
     served = max(0.0, 1 - float(solution.unserved[k]))
     served_text = f"{served:.0%} of the demand of class '{names[k]}' can be served"
     with progress.phase("Binding limit", 1) as advance:
-        if solution.hour_columns and solve_task(task, _LIMIT_S, NullProgress()).serves:
+        if solve_task(task, _LIMIT_S, NullProgress()).serves:
             advance(1)
             return (
                 f"No plan that serves all demand was found in time: {served_text}. No limit of the "

@@ -51,6 +51,17 @@ def untimed_batches(catalogue: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
         )
 
 
+def unused_latencies(catalogue: ModelCatalogue, splits: Iterable[SplitNetwork]) -> Iterator[str]:
+    """Yield one message if latencies are of networks that are neither in fronts nor in splits."""
+    parts = {part for split in splits for part in (split.head, split.tail)}
+    unused = {name for _, name in catalogue.latency_ms} - {*catalogue.models} - parts
+    if unused:
+        yield (
+            f"Latencies of {join_names(unused)} are not used: no model of fronts has this id and "
+            "precision. Correct them in profiles, also an empty precision, which means float32."
+        )
+
+
 def join_names(names: Iterable[str], most: int = 6) -> str:
     """Return the first ``most`` sorted names as text, as ``a, b and 3 more``."""
     every: Sequence[str] = sorted(names)

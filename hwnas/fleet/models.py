@@ -1,6 +1,7 @@
 """Models with their accuracies, and latencies of batches per device, from fronts and profiles."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,8 +23,6 @@ from hwnas.hardware.memory import replica_mib
 from hwnas.hardware.target import Target, from_facts
 from hwnas.models.families import annotations
 from hwnas.nas.member import artefact_metric, metric_of
-
-# Runtimes with which latencies were measured: servers must run models with the same settings.
 
 
 def batch_and_threads(
@@ -238,7 +237,8 @@ def _read_run(catalogue: ModelCatalogue, path: Path) -> None:
     if "batch" not in run.config.get("target", {}):
         raise RunError(f"fronts: {path} has several targets: give the folder of one of them.")
     if not run.members:
-        raise RunError(f"fronts: {path} has no verified front; finish it: hwnas resume {path}")
+        command = shlex.join(["hwnas", "resume", str(path)])
+        raise RunError(f"fronts: {path} has no verified front; finish it: {command}")
     target = target_of_run(run.config, path)
     for member in run.members:
         if not member.is_deliverable:

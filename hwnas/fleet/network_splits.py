@@ -92,7 +92,7 @@ def read_exported_network(folder: Path, recorded: Proof) -> ExportedNetwork:
 def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
     """Return at most ``n`` splits of a network, evenly chosen, the smallest head first.
 
-    A split is left out if a smaller head has an output of at most the same size, if a part has
+    A split is left out if a smaller head has an output of at most as many bytes, if a part has
     less than 1 % of the multiply-accumulates, or if the output of the head is a single pixel.
 
     Raises:
@@ -100,7 +100,8 @@ def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
     """
     result, least = list[GraphSplit](), float("inf")
     for cut in iter_splits(whole.network.graph):
-        share, size = _share(cut, whole), prod(cut.shape)
+        is_int8 = whole.precision == "int8" and _passes_int8(cut)
+        share, size = _share(cut, whole), prod(cut.shape) * (1 if is_int8 else 4)  # bytes
         # At one pixel only the classifier remains.
         if size < least and _MIN_FRACTION <= share <= 1 - _MIN_FRACTION and cut.shape[1:] != (1, 1):
             result.append(cut)

@@ -1,6 +1,7 @@
 """HTML page of a plan: serving by hour, margins, bottlenecks, cost by part."""
 
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -157,11 +158,12 @@ def _serving_figure(plan: DeploymentPlan) -> Figure:
 def _margins_figure(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> Figure:
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, colour in zip(plan.classes, (*COLOURS, *COLOURS), strict=False):
+    styles = itertools.product(("-", "--", ":", "-."), COLOURS)
+    for name, (style, colour) in zip(plan.classes, itertools.cycle(styles), strict=False):
         both = (*tables["classes"], *tables.get("spikes", ()))
         rows = [*{row["hour"]: row for row in both if row["class"] == name}.values()]
-        _line(left, rows, "p99_ms", name, colour, 1 / plan.classes[name].p99_ms)
-        _line(right, rows, "late", name, colour, 100.0)
+        _line(left, rows, "p99_ms", name, (style, colour), 1 / plan.classes[name].p99_ms)
+        _line(right, rows, "late", name, (style, colour), 100.0)
     for axes, title, limit in ((left, "p99 / limit", 1.0), (right, "late requests, %", 1.0)):
         axes.axhline(limit, color="#444444", linestyle="--", linewidth=0.9)
         axes.set_xlabel(_HOURS)
@@ -172,16 +174,17 @@ def _margins_figure(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -
 
 
 def _line(
-    axes: Axes, rows: Sequence[Row], name: str, label: str, colour: str, scale: float
+    axes: Axes, rows: Sequence[Row], name: str, label: str, look: tuple[str, str], scale: float
 ) -> None:
+    style, colour = look
     hours = np.array([row["hour"] for row in rows])
     value = np.array([row[name] for row in rows]) * scale
     ends = [np.array([row[name] if row[f"{name}_{end}"] is None else row[f"{name}_{end}"]
                       for row in rows]) * scale for end in ("low", "high")]  # fmt: skip
     reach = [np.maximum(value - ends[0], 0), np.maximum(ends[1] - value, 0)]
     axes.errorbar(
-        hours, value, reach, label=label, color=colour, marker="o", markersize=3, linewidth=1,
-        capsize=2,
+        hours, value, reach, label=label, color=colour, linestyle=style, marker="o", markersize=3,
+        linewidth=1, capsize=2,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ A placement has serving configs: batch size, wait and minimum number of replicas
 goodput, so that the mixed-integer program contains no latencies.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -204,7 +205,7 @@ def pool_limits(problem: PlanningProblem) -> Array:
     if problem.service.tiers_ms is not None:
         return np.unique(np.array(problem.service.tiers_ms))
     rest = {
-        round(request_class.p99_ms - way.ms(request_class.payload_kib), 3)
+        _rounded_down(request_class.p99_ms - way.ms(request_class.payload_kib))
         for _, request_class in problem.classes
         for region, way in problem.network_paths[request_class.source].items()
         if region in request_class.regions
@@ -215,6 +216,11 @@ def pool_limits(problem: PlanningProblem) -> Array:
         if t > 0 and all(abs(t - other) > _NEAR * other for other in limits):
             limits.append(t)
     return np.array(sorted(limits))
+
+
+def _rounded_down(ms: float) -> float:
+    """Return a limit with three decimals that is not above what a class leaves."""
+    return math.floor(round(ms * 1e3, 6)) / 1e3
 
 
 def placements_of(

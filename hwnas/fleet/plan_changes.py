@@ -126,8 +126,8 @@ def apply_changes(
     """Return the problem with the observed demand, and quotas without the machines that are down.
 
     Raises:
-        ConfigError: telemetry names an unknown device, or the service has other classes or hours
-            than the plan.
+        ConfigError: telemetry names an unknown device, or the service has other classes, hours or
+            ``demand.spike`` than the plan.
     """
     names = [name for name, _ in problem.classes]
     if names != [*plan.classes] or problem.load.n_hours != changes.rates.shape[1]:
@@ -136,6 +136,19 @@ def apply_changes(
             f"hours, the plan {', '.join(plan.classes)} and {changes.rates.shape[1]} hours: replan "
             "needs the same; make a new plan with hwnas plan."
         )
+    for k, (name, requirements) in enumerate(plan.classes.items()):
+        planned, now = (
+            _spike(borne, rates)
+            for borne, rates in (
+                (np.array(requirements.borne), np.array(requirements.demand)),
+                (problem.load.provisioned_rates[k], problem.load.rates[k]),
+            )
+        )
+        if planned is not None and now is not None and not np.isclose(planned, now):
+            raise ConfigError(
+                f"The service file has demand.spike={now:g} for class '{name}', the plan "
+                f"{planned:g}: replan keeps that of the plan. Make a new plan with hwnas plan."
+            )
     devices = dict(problem.fleet.devices)
     for name, down in telemetry.down.items():
         if name not in devices:
@@ -144,6 +157,12 @@ def apply_changes(
         devices[name] = replace(devices[name], quota=quota)
     load = replace(problem.load, rates=changes.rates, provisioned_rates=changes.provisioned_rates)
     return replace(problem, load=load, fleet=replace(problem.fleet, devices=devices))
+
+
+def _spike(borne: Array, rates: Array) -> float | None:
+    """Return ``demand.spike`` of a class; ``None`` without demand."""
+    used = rates > 0
+    return float((borne[used] / rates[used]).max()) if used.any() else None
 
 
 def restored_devices(bare: Collection[tuple[int, str]]) -> Iterator[ReplanCause]:

@@ -17,6 +17,7 @@ from hwnas.fleet.plan_conversion import to_plan
 from hwnas.fleet.problem import PlanningProblem, ignored_predictions, missing_key_notes
 from hwnas.fleet.routes import PlanChoices, find_choices
 from hwnas.fleet.simulation import (
+    LATE,
     WARY,
     ClassStatistics,
     HourStatistics,
@@ -189,10 +190,10 @@ def plan_task(
         first, resolve, limit_s / (1 + bool(first.solution.hour_columns)), seeds, progress
     )
     others = range(max(seeds) + 1, max(seeds) + 1 + _CONFIRMING * len(seeds))
-    solution = [_confirm(best, resolve, others, progress)]
-    if best is not first and (solution[0].is_late or solution[0].plan.value >= first.plan.value):
-        solution.append(_confirm(first, resolve, others, progress))
-    best = min(solution, key=lambda outcome: (outcome.is_late, outcome.plan.value))
+    outcomes = [_confirm(best, resolve, others, progress)]
+    if best is not first and (outcomes[0].is_late or outcomes[0].plan.value >= first.plan.value):
+        outcomes.append(_confirm(first, resolve, others, progress))
+    best = min(outcomes, key=lambda outcome: (outcome.is_late, outcome.plan.value))
     bound = min(best.plan.bound_kept, best.plan.value)
     return replace(best, plan=replace(best.plan, bound_kept=bound))
 
@@ -282,15 +283,20 @@ def correct(
         )
         before = plan
         late = _late_placements(solution, [*runs[0], *runs[1]])
-        killed = {} if late else _simulate_failures(solution, plan, setup, seeds[0], progress)
+        is_last = rounds == _ROUNDS
+        killed = {}
+        if not late or is_last:
+            killed = _simulate_failures(solution, plan, setup, seeds[0], progress)
         late |= {
             placement
             for statistics in killed.values()
             for placement in _late_placements(solution, statistics)
         }
-        if not late or rounds == _ROUNDS:
+        if not late or is_last:
+            every = [*runs[0], *runs[1], *(run for group in killed.values() for run in group)]
+            is_late = bool(_late_placements(solution, every, LATE))
             return PlanningOutcome(
-                plan, solution, runs[0], killed, rounds, runs[1], is_late=bool(late)
+                plan, solution, runs[0], killed, rounds, runs[1], is_late=is_late
             )
         rounds += 1
         scale = {
@@ -346,16 +352,16 @@ def read_choices(problem: PlanningProblem, progress: Progress) -> PlanChoices:
 
 
 def _late_placements(
-    solution: Solution, statistics: Sequence[HourStatistics]
+    solution: Solution, statistics: Sequence[HourStatistics], limit: float = WARY
 ) -> set[tuple[int, int]]:
-    """Return (hour index, placement) pairs that serve late classes."""
+    """Return (hour index, placement) pairs of classes with a larger late fraction than a limit."""
     task, late = solution.task, set()
     names = [name for name, _ in task.problem.classes]
     o = task.choices.options
     for run in statistics:
         i = int(task.group[run.hour])
         for name, c in run.classes.items():
-            if max(c.late, c.late_after) > WARY and c.late * c.requests > 1:
+            if max(c.late, c.late_after) > limit and c.late * c.requests > 1:
                 k = names.index(name)
                 for _, option, _ in solution.hours[i].flows:
                     if o.request_class[option] == k:

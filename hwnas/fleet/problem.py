@@ -16,9 +16,14 @@ from hwnas.fleet.fleet_file import (
     RegionPath,
     network_paths,
     read_fleet,
-    unreachable,
+    unused_entries,
 )
-from hwnas.fleet.model_sources import check_latencies, join_names, read_splits
+from hwnas.fleet.model_sources import (
+    check_latencies,
+    join_names,
+    read_splits,
+    unused_latencies,
+)
 from hwnas.fleet.models import ModelCatalogue, read_models, resolve_path
 from hwnas.fleet.service_file import RequestClass, Service, SplitNetwork, read_service
 from hwnas.tasks.predictions import PredictionSet, read_prediction_files
@@ -160,7 +165,7 @@ def read_problem(
     processes = tuple(Arrivals(load.traces.get(name)) for name in named)
     carbon, left_out = read_carbon(fleet, load.n_hours, fleet_path.parent, begin_s)
     process_of = tuple(named.index(name) for name in load.trace_of)
-    notes = (*left_out, *unreachable(service, fleet))
+    notes = (*left_out, *unused_entries(service, fleet), *unused_latencies(catalogue, splits))
     return PlanningProblem(
         service, fleet, catalogue, load, carbon, answers, processes, process_of, splits, notes
     )

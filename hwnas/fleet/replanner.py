@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hwnas.core.errors import BudgetError
 from hwnas.core.progress import Progress
 from hwnas.fleet import plan_conversion, planner
 from hwnas.fleet.hours import Hour
-from hwnas.fleet.plan import DeploymentPlan
+from hwnas.fleet.plan import UNITS, DeploymentPlan
 from hwnas.fleet.plan_changes import (
     PlanChanges,
     ReplanCause,
@@ -31,9 +32,10 @@ from hwnas.fleet.resolve import (
 )
 from hwnas.fleet.simulation import SimulationSetup
 from hwnas.fleet.solver import Solution, lower_bound
-from hwnas.fleet.task import UNSERVED, PlanningTask
+from hwnas.fleet.task import UNSERVED, Objective, PlanningTask
 from hwnas.fleet.telemetry import Telemetry
 
+_ROUNDING = 1e-6  # relative tolerance of a budget
 _CORRECTION_SHARE = 0.1  # time limit of a correction, as a fraction of the first solution's
 
 
@@ -82,7 +84,8 @@ def replan(
     Raises:
         ConfigError: telemetry, plan and service do not match, or no model keeps the limits of a
             class.
-        BudgetError: a limit leaves demand unserved; the message names it.
+        BudgetError: a limit leaves demand unserved, or a daily budget is exceeded; the message
+            names it.
     """
     began = time.perf_counter()
     result = detect_changes(plan, telemetry, policy.tolerance, extrapolate=policy.extrapolate)
@@ -105,10 +108,11 @@ def replan(
         *devices_down(plan, problem, telemetry),
         *restored_devices(bare - task.without_redundancy),
     ]
-    causes += _file_causes(task, plan, restored_hours, causes)
-    changed_hours = {hour for cause in causes for hour in cause.hours}
     old = _solution(task, plan, [h or _empty_hour(task) for h in restored_hours])
+    causes += _file_causes(old, plan, restored_hours, causes)
+    changed_hours = {hour for cause in causes for hour in cause.hours}
     if not changed_hours:
+        _check_budgets(old)
         every = range(len(plan.hours))
         runs, spiked = _simulate_places(plan, problem, seeds, progress, every)
         unchanged_plan = replace(plan, begin_min=problem.load.begin_min)
@@ -138,6 +142,7 @@ def replan(
     least = float(min(best.plan.value, lower_bound(best.solution.task, rest_s, progress)))
     others = [i for i in range(len(best.plan.hours)) if i not in places]
     runs, spiked = _simulate_places(best.plan, problem, seeds, progress, others)
+    _check_budgets(best.solution)
     bounded = replace(best.plan, bound_kept=least, bound_all=least)
     best = replace(
         best,
@@ -166,14 +171,14 @@ def _solution(task: PlanningTask, plan: DeploymentPlan, hours: list[Hour]) -> So
 
 
 def _file_causes(
-    task: PlanningTask,
+    old: Solution,
     plan: DeploymentPlan,
     back: Sequence[Hour | None],
     causes: Sequence[ReplanCause],
 ) -> list[ReplanCause]:
     """Return a cause for hours that became infeasible without telemetry: files have changed."""
-    known = {hour for cause in causes for hour in cause.hours}
-    facts = _has_same_facts(task, plan, back)
+    known, task = {hour for cause in causes for hour in cause.hours}, old.task
+    facts = _has_same_facts(old, plan)
     owned = plan_conversion.bought_machines(task, plan)
     hours = {
         hour
@@ -188,14 +193,35 @@ def _file_causes(
     return [ReplanCause("files", "", frozenset(hours), text)] if hours else []
 
 
-def _has_same_facts(task: PlanningTask, plan: DeploymentPlan, back: Sequence[Hour | None]) -> bool:
+def _check_budgets(solution: Solution) -> None:
+    """Check the daily budgets of the service file.
+
+    Raises:
+        BudgetError: the solution exceeds one.
+    """
+    problem = solution.task.problem
+    budgets, days = problem.service.budgets, problem.load.n_hours / 24
+    limits: dict[Objective, tuple[str, float | None]] = {
+        "cost": ("cost_per_day", budgets.cost_per_day),
+        "carbon": ("carbon_kg_per_day", budgets.carbon_kg_per_day),
+    }
+    for name, (option, limit) in limits.items():
+        per_day = solution.objective_value(name) / days
+        if limit is not None and per_day > limit * (1 + _ROUNDING):
+            raise BudgetError(
+                f"The plan takes {per_day:.4g} {UNITS[name]} a day, more than budgets.{option}="
+                f"{limit:g}. Make a new plan with hwnas plan."
+            )
+
+
+def _has_same_facts(old: Solution, plan: DeploymentPlan) -> bool:
     """Return True if classes and devices are those of the plan."""
-    request_class = class_requirements(task.problem)
+    request_class = class_requirements(old.task.problem)
     same = all(
         replace(request_class[name], demand=[], borne=[]) == replace(planned, demand=[], borne=[])
         for name, planned in plan.classes.items()
     )
-    devices = to_plan(_solution(task, plan, [hour or _empty_hour(task) for hour in back])).devices
+    devices = to_plan(old).devices
     return same and all(
         replace(device, quota=plan.devices[name].quota, bought=0)
         == replace(plan.devices[name], bought=0)
@@ -254,7 +280,7 @@ def _start_solution(
     hours = [previous[hour] or _empty_hour(task) for hour in task.hours]
     result = _solution(task, plan, [_without_spares(task, hour, i) for i, hour in enumerate(hours)])
     previous_hours = [hour for hour in previous.values() if hour is not None]
-    result.hour_columns = [columns_of(task, i, previous_hours) for i in range(len(task.hours))]
+    result.hour_columns = [columns_of(task, previous_hours)] * len(task.hours)
     result.hours = continue_hours(
         result, [i for i, hour in enumerate(task.hours) if hour in changed_hours]
     )

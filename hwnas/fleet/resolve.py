@@ -155,8 +155,8 @@ _GAP, _LEAST_S = 1e-3, 1.0
 _NEAR = 1e-5  # relative tolerance of limits
 
 
-def columns_of(task: PlanningTask, i: int, used: Sequence[Hour]) -> OptionColumns:
-    """Return the options with which hour ``i`` is solved again; ``hour`` of all columns is 0.
+def columns_of(task: PlanningTask, used: Sequence[Hour]) -> OptionColumns:
+    """Return the options with which an hour is solved again; ``hour`` of all columns is 0.
 
     All of a small task; else those cheap at list prices, or on placements of the hours ``used``.
     """

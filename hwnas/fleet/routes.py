@@ -282,6 +282,11 @@ def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str
     fitting = [row for row in able if has_room(problem, problem.fleet.devices[row[2]], row[1])]
     if fitting:
         needed, model, device = min(fitting)
+        tiers, left_ms = problem.service.tiers_ms, request_class.p99_ms - _network_ms(problem, name)
+        if tiers is not None and min(tiers) > left_ms:
+            return (
+                f"{prefix}: tiers_ms has no value up to {left_ms:.4g} ms, which the network leaves."
+            )
         which = f"{model} on {device}" + ", alone and idle" * (needed < request_class.p99_ms)
         within = f"; the highest accuracy within it is {best:.4f}" if best else ""
         return (
@@ -307,6 +312,17 @@ def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str
         return f"{prefix}: accuracy_min is too high, and p99_ms too low for any model; {text}."
     return (
         f"{prefix}: accuracy_min is too high; {text}: accuracy_min={_round_down(best)} is feasible."
+    )
+
+
+def _network_ms(problem: PlanningProblem, name: str) -> float:
+    """Return the shortest round trip of a class in ms."""
+    request_class = problem.service.classes[name]
+    paths = problem.network_paths[request_class.source]
+    return min(
+        paths[region].ms(request_class.payload_kib)
+        for region in request_class.regions
+        if region in paths
     )
 
 

@@ -194,7 +194,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
     request_class: Any, spare: Any, first: Any, second: Any, share: Any, reach_s: Any, pass_s: Any,
     at_s: Any, of_replica: Any, of_kind: Any, factor: Any, detect: Any, seed: Any,
 ) -> Any:  # fmt: skip
-    """Return (latency_s, busy_s, retried, events), as in ``events.RequestOutcomes``.
+    """Return (latency_s, busy_s, retried), as in ``events.RequestOutcomes``.
 
     The arguments are the arrays of ``events.simulate``.
     """
@@ -217,7 +217,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
     alive = np.ones(n_replicas, np.bool_)
     room = 2 * count + n_replicas + 2 * at_s.size + 16
     times, codes = np.empty(room), np.empty(room, np.int64)
-    size, next_in, next_at, retried, events = 0, 0, 0, 0, 0
+    size, next_in, next_at, retried = 0, 0, 0, 0
     mask = (1 << REPLICA_BITS) - 1
     while True:
         now = np.inf
@@ -230,7 +230,6 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
             now, source = at_s[next_at], 2
         if source < 0:
             break
-        events += 1
         p, q, is_due = -1, -1, True
         if source == 0:
             q = order[next_in]
@@ -351,4 +350,4 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
             until[r] = now + duration
             code = (((epoch[r] << REPLICA_BITS) | r) << 2) | _DONE
             size = _push(times, codes, size, now + duration, code)
-    return latency, busy, retried, events
+    return latency, busy, retried

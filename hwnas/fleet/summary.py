@@ -187,8 +187,8 @@ def describe_plan(outcome: PlanningOutcome) -> list[str]:
         f"The plan takes {plan.value:.4g} {plan.unit} in {n} hours, at the upper ends of figures; "
         f"lower bounds: {plan.bound_kept:.4g} over the options left after pruning "
         f"({plan.gap:.1%} less), {plan.bound_all:.4g} over all options.",
-        *describe_statistics(plan, outcome.statistics),
-        *(describe_statistics(plan, outcome.spike_statistics) if outcome.spike_statistics else ()),
+        *describe_statistics(outcome.statistics),
+        *(describe_statistics(outcome.spike_statistics) if outcome.spike_statistics else ()),
     ]
     if outcome.is_late:
         messages.append(
@@ -220,7 +220,7 @@ def describe_plan(outcome: PlanningOutcome) -> list[str]:
     return [*messages, *describe_bottleneck(plan), *plan.notes]
 
 
-def describe_statistics(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> list[str]:
+def describe_statistics(statistics: Sequence[HourStatistics]) -> list[str]:
     """Return one message: the largest fraction of late requests of a class, and the lost requests.
 
     ``statistics`` are simulations of hours of the plan at the same demand.

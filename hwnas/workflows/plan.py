@@ -91,14 +91,14 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Fo
 
 
 def files_of(
-    plan: "DeploymentPlan", result: FolderResult, seen: "Sequence[HourStatistics]"
+    plan: "DeploymentPlan", result: FolderResult, statistics: "Sequence[HourStatistics]"
 ) -> dict[str, bytes]:
     """Return the content of the files of a plan by name, without its tables.
 
     Args:
         plan: The plan.
         result: Its tables and messages.
-        seen: Results of its simulations, including load spikes; they determine the maximum
+        statistics: Results of its simulations, including load spikes; they determine the maximum
             utilisation of servers.
     """
     from hwnas.fleet import page as report
@@ -117,7 +117,7 @@ def files_of(
             for name, formats in pictures.items()
             for kind, content in formats.items()
         },
-        **deployment.deployment_files(plan, max_utilisation([run.busy for run in seen])),
+        **deployment.deployment_files(plan, max_utilisation([run.busy for run in statistics])),
     }
 
 
@@ -153,7 +153,7 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
     hours = _spike_hours(config, deployment) if config.spike else _hours(config, deployment)
     statistics = simulation.simulate(deployment, scene, seeds, reporter, hours)
     tables = summary.tables(deployment, statistics, {})
-    sentences = summary.describe_statistics(deployment, statistics)
+    sentences = summary.describe_statistics(statistics)
     sentences += summary.describe_failures(statistics, config.kills)
     result = FolderResult(Path(), sentences, tables, MAIN_TABLE)
     content = {"summary.txt": lines(sentences)}

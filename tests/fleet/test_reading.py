@@ -84,6 +84,8 @@ def _changed(content: examples.Content, path: str, value: Any) -> examples.Conte
         ("service", "classes.web.demand", {"csv": "no.csv"}, "file not found"),
         ("service", "classes.web.degraded_accuracy", 0.9, "is above accuracy_min"),
         ("service", "classes.web.p99", 3, "Did you mean 'p99_ms'?"),
+        ("fleet", "devices.cpu.speed", 3, "has speed=3 but no like"),
+        ("fleet", "carbon", {"site": []}, "at least 1"),
         ("service", "fronts", ["nothing"], "no such folder or file"),
         ("service", "profiles", ["empty.csv"], "file not found"),
     ],
@@ -100,6 +102,18 @@ def test_invalid_file_is_reported_in_one_line(
         _read(tmp_path, service, fleet)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_entries_without_effect_are_noted(tmp_path: Path) -> None:
+    service, fleet = examples.service(), examples.fleet()
+    fleet["devices"]["gpu"] = {**fleet["devices"]["cpu"], "region": "clod", "target": "cpu"}
+    service["classes"]["web"]["degraded_accuracy"] = 0.5
+    (tmp_path / "more.csv").write_text("id,target,batch,latency_ms\nsmall,cpu,8,30\n")
+    service["profiles"] = ["more.csv"]
+    notes = " ".join(_read(tmp_path, service, fleet).notes)
+    assert "Device 'gpu' is in clod, which no class allows: it is not used." in notes
+    assert "degraded_accuracy of class 'web' counts only with survive: {all_of: [spot]}." in notes
+    assert "Latencies of small-float32 are not used: no model of fronts has this id" in notes
 
 
 def test_device_without_latencies_names_search_command(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.core.errors import RunError
+from hwnas.core.errors import BudgetError, RunError
 from hwnas.fleet import plan_conversion, resolve
 from hwnas.fleet.plan import DeploymentPlan, read_plan, to_yaml
 from tests.conftest import few_of
@@ -289,6 +289,53 @@ def test_changed_accuracy_is_a_service_change(folder: Path) -> None:
     assert "the service file, the fleet file or files" in replanned.messages[0]
     assert all(row["accuracy"] >= 0.77 - 1e-6 for row in replanned.table("classes").to_pylist()
                if row["class"] == "web")  # fmt: skip
+
+
+def test_error_for_lower_budget_and_other_spike(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = read_plan(folder / "plan")
+    changed = yaml.safe_load((folder / "service.yaml").read_text())
+    telemetry, service = _write_telemetry(plan, {}), folder / "changed.yaml"
+    files = [f"plan={folder / 'plan'}", f"telemetry={telemetry}", f"service={service}"]
+    changed["budgets"] = {"cost_per_day": 4.7}
+    service.write_text(yaml.safe_dump(changed))
+    assert run(["replan", *files]) == 2
+    assert (
+        "The plan takes 4.8 $ a day, more than budgets.cost_per_day=4.7" in capsys.readouterr().err
+    )
+    del changed["budgets"]
+    changed["classes"]["web"]["demand"]["spike"] = 2
+    service.write_text(yaml.safe_dump(changed))
+    assert run(["replan", *files]) == 2
+    assert "demand.spike=2 for class 'web', the plan 1" in capsys.readouterr().err
+
+
+def test_budget_below_cost_of_old_plan_limits_new_one(folder: Path) -> None:
+    plan = read_plan(folder / "plan")
+    more = hwnas.replan(folder / "plan", _write_telemetry(plan, {"web": 3.0}), run__dir="more")
+    changed = yaml.safe_load((folder / "service.yaml").read_text())
+    changed["budgets"] = {"cost_per_day": 5.0}
+    service = folder / "cheaper.yaml"
+    service.write_text(yaml.safe_dump(changed))
+    with pytest.raises(BudgetError, match=r"budgets\.cost_per_day=5"):
+        hwnas.replan(more, _write_telemetry(plan, {"web": 3.0}), service=service)
+    less = _write_telemetry(plan, {})
+    replanned = hwnas.replan(more, less, service=service, max_moved_fraction=1, run__dir="less")
+    assert read_plan(replanned.path).value * 24 / len(HOURS) <= 5.0
+
+
+def test_class_without_requests_can_be_planned_again(folder: Path) -> None:
+    """Its spike is not known from the plan."""
+    content = yaml.safe_load((folder / "service.yaml").read_text())
+    content["classes"]["web"]["demand"]["spike"] = 1.5
+    service = folder / "spike.yaml"
+    service.write_text(yaml.safe_dump(content))
+    plan = hwnas.plan(service, folder / "fleet.yaml", front=0, run__dir="spiked")
+    telemetry = _write_telemetry(read_plan(plan.path), {"web": 0.0})
+    empty = hwnas.replan(plan, telemetry, service=service, run__dir="empty")
+    assert not any(read_plan(empty.path).classes["web"].demand)
+    assert hwnas.replan(empty, telemetry, service=service, run__dir="again").messages
 
 
 @pytest.mark.slow

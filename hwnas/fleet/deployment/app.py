@@ -1,7 +1,8 @@
 """Serve the pools of a plan by Ray Serve.
 
     pip install 'ray[serve]' onnxruntime numpy
-    ray start --head --resources='{"DEVICE": SLOTS}'   # on each machine: its device of the fleet
+    ray start --head --resources='{"DEVICE": SLOTS}'   # first machine: its device of the fleet
+    ray start --address=HEAD:6379 --resources='{"DEVICE": SLOTS}'   # each other machine
     serve run ray_app:build                            # or hour=12: that hour's replicas and routes
 
 Send an image to the path of its class, as float32 (channels, height, width), normalised as in

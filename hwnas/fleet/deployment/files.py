@@ -50,6 +50,7 @@ def deployment_files(plan: DeploymentPlan, busy: Mapping[str, float]) -> dict[st
         *_split_notes(plan, pools),
         *_hour_notes(pools, jobs),
         *_begin_notes(plan),
+        *_spot_notes(plan),
         *_node_notes(plan, pools),
     ]
     plan_notes = "\n## Notes on this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
@@ -174,6 +175,14 @@ def _hour_notes(pools: Sequence[DeployedPool], jobs: Sequence[str]) -> list[str]
         f"{start}. The plan's {n} hours are not a day or week, so there is no schedule: "
         "`pools.csv` has the replicas of each hour."
     ]
+
+
+def _spot_notes(plan: DeploymentPlan) -> Iterator[str]:
+    if any(hour.degraded for hour in plan.hours):
+        yield (
+            "- The routes for a failure of all spot machines (`degraded` in `plan.yaml`) are not "
+            "deployed: send the requests along these routes when it happens."
+        )
 
 
 def _begin_notes(plan: DeploymentPlan) -> list[str]:

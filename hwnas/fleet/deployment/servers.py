@@ -93,7 +93,7 @@ def probe(python: str) -> InstalledPackages:
         ).stdout
         result: InstalledPackages = json.loads(
             text.strip().rpartition("\n")[2]
-        )  # after what sites print
+        )  # the last line: site packages may print before it
     except (OSError, subprocess.SubprocessError, ValueError):
         raise RunError(
             f"python={python} is not a working Python interpreter: give the path of one, as "
