@@ -13,7 +13,7 @@ _CONTINUE = dict.fromkeys(VERBS, "the same command") | {"search": "hwnas resume 
 _INTERRUPTED = 130  #: exit code after Ctrl-C and SIGTERM, as shells have it for Ctrl-C
 _CLOSED = 141  #: exit code of a command whose output is no longer read, as shells have it
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-#: How libraries that raise errors of their own say that there is no space: SQLite, safetensors.
+#: Messages about a full disk of libraries with their own exceptions: SQLite, safetensors.
 _FULL = (
     "database or disk is full", "disk I/O error", "unable to open database file",
     "No space left on device", "File too large",
@@ -29,16 +29,34 @@ def main() -> None:
     from hwnas.core.processes import interrupt_on_signals
 
     interrupt_on_signals()
+    if sys.stdout is None:  # closed: ``>&-``
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (until the end)
     try:
-        code = run(sys.argv[1:])
-        sys.stdout.flush()
+        code = _flushed(run(sys.argv[1:]))
     except BrokenPipeError:  # who read the output has seen enough: ``| head``
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at exit
+        _discard_output()
         code = _CLOSED
     if code == _INTERRUPTED:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the process is ending
     sys.exit(code)
+
+
+def _flushed(code: int) -> int:
+    """Write the rest of the output; return the exit code, or another one if the disk is full."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard_output()
+        return _refuse(f"The output cannot be written: {error.strerror}.", 2)
+    return code
+
+
+def _discard_output() -> None:
+    """Discard the rest of the output, which Python writes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -50,7 +50,7 @@ def main() -> None:
         model = TableCostModel(table, config.target, networks.fused_graph, [space], "")
         rng = random.Random(2026)
         genotypes = [networks.space.sample(rng) for _ in range(arguments.n)]
-        plans = dict(table.taken_over())
+        plans = dict(table.transferred_plans())
         latencies = _measure(config, networks, genotypes, plans, arguments.passes)
     rows = [
         {"genotype": json.dumps(g.to_dict()), "measured_ms": min(ms), "passes": json.dumps(ms)}

@@ -92,7 +92,7 @@ def uncertainty(
             yardstick = replace(yardstick, target=np.unique(points[best], axis=0))
         for i, values in enumerate(values_of):
             samples[i].append(yardstick.indicators(values))
-            own_counts[i] += pareto.non_dominated(values, maximise)
+            own_counts[i] += pareto.non_dominated(values, maximise, keep_equal=True)
     ends = np.cumsum([len(front.points) for front in fronts])[:-1]
     return FrontUncertainty(
         [_intervals(f, s) for f, s in zip(indicators, samples, strict=True)],

@@ -277,7 +277,7 @@ def _stretch(axes: Axes, range_: float) -> None:
     axes.set_xscale("log")
     few = high / low < 100
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
-    axes.xaxis.set_major_formatter("{x:g}")  # powers of ten would be mathematics
+    axes.xaxis.set_major_formatter("{x:g}")  # powers of ten need another font
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hwnas.core.errors import ConfigError, RunError
 from hwnas.core.pareto import non_dominated
 from hwnas.core.quantity import Quantities, Quantity
-from hwnas.core.typed_files import read_yaml
+from hwnas.core.typed_files import read_json, read_yaml
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.tasks.metrics import is_metric, metric_of
@@ -281,7 +281,8 @@ def read_frame(path: Path, objectives: Sequence[Objective]) -> ReferenceFrame:
     """
     place = f"reference={path}"
     try:
-        content = read_yaml(dict[str, Any], path, ConfigError, place, newest=FORMAT)
+        read = read_json if path.suffix == ".json" else read_yaml
+        content = read(dict[str, Any], path, ConfigError, place, newest=FORMAT)
     except FileNotFoundError:
         raise ConfigError(f"{place}: file not found; correct the path.") from None
     points = [_point(content, key, objectives, place) for key in ("ideal", "reference")]

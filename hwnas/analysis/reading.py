@@ -4,13 +4,19 @@ import csv
 import glob
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hwnas.analysis import run_fronts
-from hwnas.analysis.fronts import ComparedRun, FrontPoint, Objective, directions_example, objectives
+from hwnas.analysis.comparability import option_keys, option_value
+from hwnas.analysis.fronts import (
+    ComparedRun,
+    FrontPoint,
+    Objective,
+    directions_example,
+    objectives,
+)
 from hwnas.core import safe_read
 from hwnas.core.errors import ConfigError, RunError, short_reason, unknown_name
 from hwnas.core.quantity import Quantity
@@ -236,105 +242,6 @@ def expanded(names: Sequence[str]) -> list[Path]:
     return paths
 
 
-def check_data(runs: Sequence[ComparedRun], *, allow_mixed: bool) -> list[str]:
-    """Check that runs are of the same data; return sentences on differing targets and budgets.
-
-    Raises:
-        RunError: images, splits or image sizes differ, and ``allow_mixed`` is False.
-    """
-    notes = []
-    known = {run.data: run.name for run in reversed(runs) if run.data is not None}
-    if len(known) > 1:
-        (first, second, *_) = sorted(known.values())
-        if not allow_mixed:
-            raise RunError(
-                f"{first} and {second} were not scored on the same images (other data, splits or "
-                "image size): their metrics are not comparable. Set allow_mixed=true to compare "
-                "them anyway."
-            )
-        notes.append(
-            "Runs on different data, splits or image sizes are mixed: their metrics are not "
-            "comparable."
-        )
-    silent = [run.name for run in runs if run.data is None]
-    if silent and len(runs) > 1:
-        notes.append(f"Data unknown, may differ: {listed(silent)}.")
-    notes += [f"{run.name}: {note}." for run in runs for note in run.notes]
-    targets = [*dict.fromkeys(run.target for run in runs if run.target is not None)]
-    if len(targets) > 1:
-        notes.append(f"Costs are of different targets: {listed(targets)}.")
-    budgets = {tuple(sorted(run.limits.items())) for run in runs}
-    if len(budgets) > 1:
-        notes.append("The runs had different budgets; each front is within its own.")
-    return notes
-
-
-def check_units(runs: Sequence[ComparedRun]) -> None:
-    """Check that accuracies have the same unit in all runs.
-
-    Raises:
-        RunError: some runs are in per cent (a value is above 1), others have fractions.
-    """
-    names: dict[bool, str] = {}
-    for run in runs:
-        values = [p.figures["accuracy"].value for p in run.scored if "accuracy" in p.figures]
-        if values:
-            names.setdefault(max(values) > 1, run.name)
-    if len(names) > 1:
-        raise RunError(
-            f"The units of accuracy differ: per cent in {names[True]}, a fraction in "
-            f"{names[False]}. Convert the values of one of them."
-        )
-
-
-def listed(names: Iterable[str], most: int = 6) -> str:
-    """Return at most ``most`` names as text, as ``a, b and 3 more``."""
-    every = list(names)
-    more = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + more
-
-
-def check_groups(runs: Sequence[ComparedRun], group_by: str | None) -> list[str]:
-    """Return remarks on options that differ within groups, or between them besides ``group_by``.
-
-    Seeds and options of ``run`` and ``study`` are ignored. Without ``group_by`` the list is empty.
-    """
-    if group_by is None:
-        return []
-    values: dict[str, dict[str, set[str]]] = {}
-    for run in runs:
-        for key in sorted(_keys(run.config)):
-            if not isinstance(_option_value(run.config, key), Mapping) and not _is_aside(key):
-                of_key = values.setdefault(key, {})
-                of_key.setdefault(run.group, set()).add(str(_option_value(run.config, key)))
-    within = [key for key, groups in values.items() if any(len(v) > 1 for v in groups.values())]
-    between = [
-        key
-        for key, groups in values.items()
-        if key not in within
-        and not f"{key}.".startswith(f"{group_by}.")
-        and len({frozenset(v) for v in groups.values()}) > 1
-    ]
-    notes = []
-    if within:
-        notes.append(f"Runs of one group differ in more than the seed: {listed(within)}.")
-    if between:
-        notes.append(f"Groups differ in more than {group_by}: {listed(between)}.")
-    return notes
-
-
-def _is_aside(key: str) -> bool:
-    """Return whether a key has no influence on results."""
-    return key.split(".")[0] in ("seed", "run", "study")
-
-
-def _option_value(config: Mapping[str, Any], key: str) -> Any:
-    value: Any = config
-    for part in key.split("."):
-        value = value[part]
-    return value
-
-
 def _common_objectives(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str, str]:
     """Return the objectives of all runs."""
     if not runs:
@@ -380,20 +287,11 @@ def _value(run: ComparedRun, key: str) -> str:
             f"group_by={key}: {run.name} is a CSV file without options: name its group in a column "
             "'group'."
         )
-    if key not in (known := _keys(run.config)):
+    if key not in (known := option_keys(run.config)):
         raise ConfigError(f"group_by: {unknown_name(f'key of {run.name}', key, known)}")
-    value = _option_value(run.config, key)
+    value = option_value(run.config, key)
     if isinstance(value, Mapping):
         value = value.get("name", ", ".join(f"{k}={v}" for k, v in value.items()))
     if isinstance(value, list):
         value = ", ".join(map(str, value))
     return str(value)
-
-
-def _keys(config: Mapping[str, Any], prefix: str = "") -> set[str]:
-    keys = set()
-    for name, value in config.items():
-        keys.add(f"{prefix}{name}")
-        if isinstance(value, Mapping):
-            keys |= _keys(value, f"{prefix}{name}.")
-    return keys

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hwnas.analysis.page.data import ResultRow, ResultSection
+from hwnas.analysis.page.names import natural_order
 from hwnas.hardware import backends
 from hwnas.models.spaces import Option
 from hwnas.nas.member import NEAR, Member
@@ -126,7 +127,7 @@ def genotype_words(options: Sequence[tuple[str, Option]]) -> str:
         options: Names and values of the active choices.
     """
     parts: dict[str, dict[str, list[str]]] = {}
-    for name, value in options:
+    for name, value in sorted(options, key=lambda option: natural_order(option[0])):
         match = _STAGE.match(name)
         part = f"stage {int(match[1]) + 1}" if match else name.rpartition(".")[0]
         choice = match[2] if match else name.rpartition(".")[2]

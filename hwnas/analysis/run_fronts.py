@@ -35,7 +35,7 @@ def read_run_folder(path: Path, option: str = "runs", storage: str | None = None
     budget, scored = Budget.of(config["budget"]), observed.candidates
     name = path.absolute().name
     if run.whole is not run:
-        scored = [run.whole.targets.seen(c, str(run.target)) for c in scored]
+        scored = [run.whole.targets.on_target(c, str(run.target)) for c in scored]
         name = f"{path.absolute().parent.name}/{name}"
     members = run.front().members
     return ComparedRun(
@@ -86,7 +86,8 @@ def _progress(manifest: Manifest, candidates: Sequence[Candidate]) -> Iterator[s
     status = manifest.get("status")
     if status == "running":
         n_trials = manifest["config"]["n_trials"]
-        n = f"{len(candidates)} of {n_trials} trials"
+        limited = manifest["config"].get("minutes") is not None
+        n = f"{len(candidates)}{'' if limited else f' of {n_trials}'} trials"
         yield f"the search is running or was interrupted: compared after {n}"
     elif status == "finished by another":
         yield "verified by another process"
@@ -116,7 +117,7 @@ def verified(member: Member) -> FrontPoint:
 
 
 def _data(manifest: Manifest) -> str | None:
-    """Return what says on which images runs were scored, the same for the same images."""
+    """Return an identifier of the images on which a run was scored; ``None`` if unknown."""
     digests = manifest.get("digests", {})
     for name, digest in digests.items():
         if name == "data" or name.endswith(".data"):

@@ -16,6 +16,7 @@ from hwnas.analysis.page.data import (
     RunData,
     SvgFigure,
 )
+from hwnas.analysis.page.names import is_share
 from hwnas.core.pareto import ParetoFront
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.models.spaces import Option
@@ -125,11 +126,8 @@ def figure_words(figure: Quantity, name: str) -> str:
 
 
 def number(value: float, name: str) -> str:
-    """Return a value as text: accuracies in per cent, others with four significant digits.
-
-    ``name`` is that of the metric: accuracies are those with ``accuracy`` in it.
-    """
-    return f"{value:.2%}" if "accuracy" in name else f"{value:.4g}"
+    """Return a value of a metric as text: in per cent if it is a share, else with four digits."""
+    return f"{value:.2%}" if is_share(name) else f"{value:.4g}"
 
 
 _POINTS = (
@@ -238,8 +236,9 @@ def explorer_of(title: str, front: FrontData, link: tuple[str, str] = ("", "")) 
         known.update(point.figures, point.verified)
     used_columns = {name: columns[name] for name in columns if name in known}
     marked = ("fits all targets, on the joint front", front.for_all)
+    objectives = (quality_in(front.objectives), *costs_in(front.objectives))
     return FrontExplorer(
-        title, front.objectives, used_columns, [run], front.budget.limits, marked=marked, link=link,
+        title, objectives, used_columns, [run], front.budget.limits, marked=marked, link=link,
         beside=front.beside,
     )  # fmt: skip
 

@@ -86,6 +86,15 @@ class PairTest:
         """True if ``p_holm`` is below 0.05."""
         return self.p_holm < ALPHA
 
+    @property
+    def higher(self) -> str:
+        """The group with the higher values by what is tested: pairs, or the ranks of all values.
+
+        The means may be in another order because of a few extreme runs.
+        """
+        by_pairs = self.difference if self.test == "wilcoxon" else 0.0
+        return self.first if (by_pairs or self.a12 - 0.5) >= 0 else self.second
+
 
 def pair_tests(samples: Sequence[GroupSample]) -> list[PairTest]:
     """Return a test per pair of groups with two or more runs each, corrected by Holm's method.

@@ -228,7 +228,7 @@ def _interval(ratio: CostRatio, scope: str = "") -> str:
     if ratio.interval is None:
         return ""
     low, high = ratio.interval
-    note = " (not significant)" if ratio.value > 1 >= low else ""
+    note = " (not significant)" if low <= 1 <= high and ratio.value != 1 else ""
     return f", 95 %{scope} {ratio_text(low)} to {ratio_text(high)}{note}"
 
 

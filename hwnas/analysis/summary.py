@@ -252,9 +252,11 @@ def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> Front
             f"{missing[0]} has no verified figures, as the search is unfinished or used a "
             "benchmark table: set figures=searched."
         )
+    if not searches:  # files have one value per figure
+        return "searched"
     if wanted is not None:
         return wanted
-    return "searched" if missing or not searches else "verified"
+    return "searched" if missing else "verified"
 
 
 def kind_of(run: ComparedRun, kind: FrontStage) -> FrontStage:

@@ -238,13 +238,15 @@ def _growth(
             if candidate.state == "complete" and candidate.id in figures_by_id
         ]
         front = np.concatenate([front, np.array(new, np.float64).reshape(-1, len(names))])
+        # Trials of several workers end in any order.
+        seconds = [run.seconds[c.trial] for c in candidates[:count] if c.trial in run.seconds]
         front, done = front[pareto.non_dominated(front, frame.maximise)], count
         yield {
             "run": run.name,
             "group": run.group,
             "trials": count,
             "evaluations": evaluations[count - 1],
-            "seconds": run.seconds.get(candidates[count - 1].trial),
+            "seconds": max(seconds, default=None),
             "hypervolume_share": _share(front, frame),
         }
 

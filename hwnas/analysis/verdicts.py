@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from hwnas.analysis.comparability import listed
 from hwnas.analysis.fronts import Array, Objective
-from hwnas.analysis.reading import listed
 from hwnas.analysis.significance import ALPHA, PairTest, Ranking
 from hwnas.analysis.summary import Comparison
 from hwnas.core.errors import counted
@@ -162,8 +162,13 @@ def _best_group(comparison: Comparison) -> str:
         return f"{first} before {second}{selection}: {figures}. There are too few runs for a test."
     (test,) = pairs
     evidence = f"p {p_value(test.p_holm)}, {test.test}, corrected by Holm"
-    if test.significant:
+    if test.significant and test.higher == first:
         return f"{first} is better than {second}{selection}: {figures}; {evidence}."
+    if test.significant:
+        return (
+            f"{second} is better than {first}{selection} in most runs: {evidence}. A few runs give "
+            f"{first} the higher mean: {figures}."
+        )
     return (
         f"No significant difference between {first} and {second}{selection}: {figures}; {evidence}."
     )
@@ -186,8 +191,10 @@ def _groups(comparison: Comparison) -> Iterator[str]:
 
 
 def _test(test: PairTest, sign: str) -> str:
-    first, second = (test.first, test.second) if test.a12 >= 0.5 else (test.second, test.first)
-    effect = max(test.a12, 1 - test.a12)
+    first, second = test.first, test.second
+    if test.higher != first:
+        first, second = second, first
+    effect = test.a12 if first == test.first else 1 - test.a12
     return f"{first} {sign} {second} (p {p_value(test.p_holm)}, A12 {effect:.2f}, {size(effect)})"
 
 

@@ -82,10 +82,12 @@ def completions(before: Sequence[str], prefix: str) -> Iterator[str]:
 def _options(verb: str) -> Iterator[str]:
     names = [option.name for option in iter_options(SCHEMAS.get(verb, SCHEMAS["search"]))]
     groups = {name.partition(".")[0] for name in names} & {"dataset", "sampler", "budget"}
-    yield from (f"{name}=" for name in [*groups, *names, "json"] if name not in _REPLACED)
+    groups |= {"task"} if "dataset.task" in names else set()
+    names = [name for name in names if name not in _REPLACED]
+    yield from (f"{name}=" for name in [*groups, *names, "json"])
     if "budget" in groups:
         yield from (f"budget.{name}=" for name in metrics.cost_names())
-    if any(name.startswith("target") for name in names):
+    if any(name == "target" or name.startswith("target.") for name in names):
         yield "+target="
     yield "--help"
 
@@ -99,7 +101,7 @@ def _values(verb: str, key: str, value: str) -> Sequence[str]:
     option = next(
         (o for o in iter_options(SCHEMAS.get(verb, SCHEMAS["search"])) if o.name == key), None
     )
-    if key == "json" or (option is not None and option.hint is bool):
+    if key == "json" or (option is not None and option.hint in (bool, bool | None)):
         return ["true", "false"]
     if option is not None and "str" in str(option.hint):
         files: list[str] = FilesCompleter()(value)

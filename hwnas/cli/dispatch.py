@@ -24,7 +24,6 @@ from hwnas.core.manifest import read_manifest
 from hwnas.core.run_folder import RESUMABLE, default_path
 from hwnas.workflows import config
 from hwnas.workflows.config.arguments import (
-    TAKE_A_VALUE,
     flags_first,
     for_targets,
     last_text,
@@ -32,13 +31,13 @@ from hwnas.workflows.config.arguments import (
 )
 from hwnas.workflows.config.compose import (
     as_overrides,
-    check_folders,
     checked,
     compose,
+    config_errors,
     with_resumed,
-    worded,
 )
-from hwnas.workflows.config.grammar import says, with_groups
+from hwnas.workflows.config.flags import check_folders, without_print_flags
+from hwnas.workflows.config.grammar import sets_option, with_groups
 
 # Multirun: ``-m`` with ``sampler=pareto,nsga2 seed=0,1,2``.
 
@@ -144,7 +143,9 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
     elif (name := _OTHERS.get(type(first))) is not None:
         resolve_name(name)(first, arguments)
     else:
-        resolve_name("hwnas.cli.search:search_command")(config.agreed(configs), arguments)
+        resolve_name("hwnas.cli.search:search_command")(
+            config.with_common_spaces(configs), arguments
+        )
 
 
 _SWEPT = ("search", "train", "profile")
@@ -174,25 +175,26 @@ def _display(verb: str, arguments: Sequence[str]) -> tuple[Display, list[str]]:
     Raises:
         ConfigError: ``--all`` is given, and the verb prints no front.
     """
-    if "--all" in arguments and verb not in ("search", "resume"):
+    if any(a.lower() == "--all" for a in arguments) and verb not in ("search", "resume"):
         raise ConfigError(
             f"--all is not supported by 'hwnas {verb}': it lists all networks of a finished search "
             "(hwnas resume RUN --all). Remove it"
             f"{'; pick=all exports the whole front' * (verb == 'export')}."
         )
     flags = {"--all": "everything", "json=true": "as_json"}
-    chosen = {flags[a]: True for a in arguments if a in flags}
-    return Display(**chosen), [a for a in arguments if a not in (*flags, "json=false")]
+    chosen = {flags[a.lower()]: True for a in arguments if a.lower() in flags}
+    known = (*flags, "json=false")
+    return Display(**chosen), [a for a in arguments if a.lower() not in known]
 
 
 def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     if verb == "resume":
         verb = _verb_of_run(arguments)
     arguments = flags_first(with_resumed(arguments))
-    tabular = verb == "search" and says(arguments, "accuracy", "table")
+    tabular = verb == "search" and sets_option(arguments, "accuracy", "table")
     name = "tabular" if tabular else verb
     processes.tune_process()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors; `worded` formats them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors; `config_errors` formats them
     swept = [a for a in arguments if a not in ("-m", "--multirun")]
     by_target = [
         flags_first(overrides) for overrides in for_targets(swept, searched=verb == "search")
@@ -241,34 +243,22 @@ def _configurations(verb: str, name: str, arguments: Sequence[str]) -> list[Any]
         return [compose(name, arguments)]  # Hydra's command line composes twice
     if verb in _SWEPT and any(last_text(arguments, key) for key in ("+target", "target")):
         compose(
-            name, _without_print_flags(arguments)
+            name, without_print_flags(arguments)
         )  # Hydra prints values that are not allowed, too
     # Hydra only composes; the verb runs after it, so that hwnas formats its errors.
     jobs: list[DictConfig] = []
     folder = _prepare(verb, name, arguments)
     application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
-    with worded(name, arguments):
+    with config_errors(name, arguments):
         _run_hydra(application)
     return [checked(name, composed, arguments) for composed in jobs]
-
-
-def _without_print_flags(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments without the flags that only print the configuration."""
-    options, folders = package.without_folders(arguments)
-    kept_arguments, rest = [f"--config-dir={folder}" for folder in folders], iter(options)
-    for argument in rest:
-        if argument in TAKE_A_VALUE:
-            next(rest, "")
-        elif not argument.lstrip("+~").startswith(("-", "hydra.", "hydra/")):
-            kept_arguments.append(argument)
-    return kept_arguments
 
 
 def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
     if last_text(arguments, "hydra.sweep.dir") is None:
         arguments = [*arguments, f"hydra.sweep.dir={default_path('multirun')}"]
     folder = _prepare(verb, name, arguments)
-    with worded(name, arguments):
+    with config_errors(name, arguments):
         _check_ranges(sys.argv[1:])
         try:
             sweep(verb, name, folder)

@@ -1,5 +1,6 @@
 """Commands ``plan``, ``simulate``, ``replan``, ``serve-check`` and ``split``."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -24,7 +25,7 @@ def plan_command(config: PlanConfig, arguments: Sequence[str]) -> None:
 
 def _print_plan(console: Console, result: FolderResult) -> None:
     print_result(console, result)
-    command = f"hwnas simulate plan={result.path} kill=DEVICE"
+    command = shlex.join(["hwnas", "simulate", f"plan={result.path}", "kill=DEVICE"])
     print_lines(console, [f"Simulate with failures: {command}"])
 
 

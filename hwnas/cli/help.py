@@ -101,6 +101,8 @@ def verb_help(verb: str, group: str = "") -> str:
     Raises:
         ConfigError: the verb has no such section or option.
     """
+    if verb == "resume" and group:
+        return "\n".join(_group_help("search", group))
     if verb not in SCHEMAS:
         flags = ["options:", *_FLAGS[verb], ""] if verb in _FLAGS else []
         return "\n".join([*_head(verb), "", *flags, *_examples(verb)])
@@ -175,8 +177,8 @@ def _group_help(verb: str, group: str) -> list[str]:
 _WRITING = (
     "Paths, names, ids and URLs are taken literally; quotes around a value are removed; null is no "
     "value. [A,B] is a list; elements with a comma need quotes. With -m, commas separate runs: "
-    "sampler=pareto,nsga2. The configuration is Hydra's: --cfg job prints it, and --hydra-help "
-    "lists its flags."
+    "sampler=pareto,nsga2. --config-dir DIR adds your own files of targets, budgets and data sets. "
+    "The configuration is Hydra's: --cfg job prints it, and --hydra-help lists its flags."
 )
 
 
@@ -186,7 +188,8 @@ def _options(verb: str) -> dict[str, Option | None]:
     if verb == "search":
         table = iter_options(SCHEMAS["tabular"])
         options |= {o.name: o for o in table if o.name.startswith("benchmark.")}
-    return options | ({"budget.METRIC": None} if "budget" in options else {})
+    others = {"budget.METRIC": "budget", "task": "dataset.task"}
+    return options | {name: None for name, known in others.items() if known in options}
 
 
 def _all_sentences(verb: str) -> dict[str, str]:

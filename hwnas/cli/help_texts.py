@@ -42,7 +42,8 @@ USAGE = {
 ABOUT = {
     "resume": "Continue a search or training that was interrupted, or extend a finished search. "
     "The options are those of the run; options given here replace them, such as n_trials (the "
-    "total), minutes and finish.max_candidates. hwnas search run.resume=RUN does the same.",
+    "total), minutes and finish.max_candidates. hwnas search run.resume=RUN does the same. All "
+    "options: hwnas search --help all.",
     "list": "List names with their descriptions. Kinds: targets, budgets, datasets, spaces, "
     "metrics, samplers, backends. With a name, print its details; those of spaces, targets, "
     "budgets, data sets and samplers are YAML files to start from.",
@@ -66,34 +67,36 @@ ABOUT = {
     "runtime, runner scripts, a stand-alone model.py, a model card, and proof.json with accuracy, "
     "costs and errors against torch. A network that fails its proof is kept as ID.failed (exit "
     "code 1). Writes runs/export/TIME/ID/.",
-    "compress": "Fit a network of a finished search into another budget without a new search: "
-    "weights of few bits where the target's compiler supports them, then fewer channels. Trains "
-    "the network for both, and writes an export to runs/compress/TIME/ID/.",
+    "compress": "Reduce a network of a finished search until it fits a smaller budget, without a "
+    "new search: its weights get fewer bits if the target's compiler supports that, and then "
+    "channels are removed. The network is trained again. Writes runs/compress/TIME/ID/.",
     "verify": "Repeat the proof of an export with the installed runtimes: digests of files, "
     "outputs, the accuracy on the test split where torch and the data are available, and with "
-    "+target=NAME the costs. Executes no code of the export without key or target. Exit code 1 if "
+    "+target=NAME the costs. Runs code of the export only with key or target. Exit code 1 if "
     "a check fails. Writes nothing.",
-    "split": "Split an exported network at each place where a single tensor crosses. Head and "
-    "tail may run on different devices. Compares outputs with the whole network and times both "
-    "parts. Writes runs/split/TIME/: the parts, cuts.csv and profile.csv (for plans).",
-    "compare": "Compare the fronts of searches, finished or not, and of other tools (CSV files "
-    "with a column per objective; optional: NAME_low, NAME_high, id, run, group): indicators with "
-    "intervals, tests over seeds, tables, figures and report.html. Writes runs/compare/TIME/.",
-    "plan": "Choose models of fronts, devices, batch sizes and replicas for each hour, and route "
-    "requests, so that p99 latencies, accuracies, quotas and budgets hold, with failures if "
-    "required. Plans are simulated and corrected until at most 1 % of each class is late. Writes "
+    "split": "Split an exported network into two parts, head and tail, that may run on different "
+    "devices, at each place where a single tensor passes. Compares outputs with the whole network "
+    "and times both parts. Writes runs/split/TIME/: the parts, cuts.csv, profile.csv (for plans).",
+    "compare": "Compare the fronts of searches, which may be unfinished, and of other tools. Those "
+    "are CSV files with a column per objective (optional: NAME_low, NAME_high, id, run, group). "
+    "Writes indicators with intervals, tests over seeds, tables, figures and report.html to "
+    "runs/compare/TIME/.",
+    "plan": "Choose models, devices, batch sizes, numbers of replicas and routes of requests for "
+    "each hour. The plan meets the limits of latency, accuracy, quotas and budgets, also after "
+    "failures if required. It is simulated and corrected until at most 1 % of the requests of each "
+    "class are late. Writes "
     "runs/plan/TIME/: plan.yaml, report.html, deploy/. pip install 'hwnas[plan]'.",
     "simulate": "Simulate the hours of a plan by discrete events: random or recorded arrivals, "
     "batches, escalations, failures, retries, throttling. Reports p50, p99, late requests, cost "
     "and energy with intervals over seeds. Writes runs/simulate/TIME/.",
-    "replan": "Change a plan to match telemetry: demand, late requests, failed machines. Hours "
-    "without a change stay; others are solved again near the running plan. Telemetry is a CSV "
+    "replan": "Update a plan from telemetry: demand, late requests, failed machines. Hours without "
+    "a change are kept; the others are solved again with few changes. Telemetry is a CSV "
     "file with the columns time or hour, and class, requests_per_s, late, p99_ms, or device, "
     "machines_down; or the URL of a Prometheus server (query.*). Writes runs/replan/TIME/.",
-    "serve-check": "Serve pools of a plan with Triton on this machine, measure batch latencies, "
-    "simulate a replica with them, and send it random requests. Prints simulated and measured "
-    "p50, p95 and p99 by load, with intervals. Triton: pip install --no-deps nvidia-pytriton. "
-    "Writes runs/serve-check/TIME/.",
+    "serve-check": "Serve the models of a plan with Triton on this machine and measure latencies "
+    "of batches. Simulate one replica with them, and send random requests to the server. Prints "
+    "simulated and measured p50, p95 and p99 by load, with intervals. Triton: pip install "
+    "--no-deps nvidia-pytriton. Writes runs/serve-check/TIME/.",
 }
 #: The options in the short help; of other verbs, all.
 COMMON = {
@@ -130,8 +133,8 @@ GROUPS = {
     "task": ("NAME", "classification or regression"),
     "budget.METRIC": (
         "LIMIT",
-        "one limit with its unit: budget.latency=0.5ms budget.flash=100KB; null: none; the others "
-        "of the budget stay: hwnas list metrics",
+        "limit of one cost with its unit: budget.latency=0.5ms budget.flash=100KB; null: none; "
+        "the other limits stay. Names: hwnas list metrics",
     ),
 }
 #: Placeholders of values by the last part of an option's name.

@@ -35,7 +35,7 @@ class LiveView:
             return False
         self._trials.update(candidate.trial for candidate in new)
         for view, search_progress in zip(self._views, self._standings, strict=True):
-            search_progress.add(view.seen(candidate) for candidate in new)
+            search_progress.add(view.view_of(candidate) for candidate in new)
         self._snapshots = [search_progress.snapshot() for search_progress in self._standings]
         return True
 

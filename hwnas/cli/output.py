@@ -46,6 +46,10 @@ class Terminal(Console):
         """Return a text with its styles, and with control characters escaped."""
         return super().render_str(printable(text), **options)
 
+    def on_broken_pipe(self) -> None:
+        """Leave the error to ``main``, which has an exit code for it."""
+        raise
+
 
 def print_lines(console: Console, lines: Sequence[str], style: str | None = None) -> None:
     """Print lines, in a terminal wrapped between words; empty lines are left out."""

@@ -55,7 +55,7 @@ def _capitalise(text: str) -> str:
 
 def _files(front: TargetFront) -> list[str]:
     optional = [BASELINE] * (front.against is not None)
-    optional += [CASCADES] * bool(front.cascades.found) + [EXITS] * bool(front.exits.found)
+    optional += [CASCADES] * bool(front.cascades.pairs) + [EXITS] * bool(front.exits.settings)
     return [n for n in (*FILES, *optional, "models/") if (front.folder.path / n).exists()]
 
 

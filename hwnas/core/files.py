@@ -55,7 +55,12 @@ def link_or_copy(source: Path, target: Path) -> None:
             shutil.copyfile(source, temporary)
 
     if not (target.exists() and target.samefile(source)):
-        write_file_with(target, link)
+        try:
+            write_file_with(target, link)
+        except (FileNotFoundError, shutil.SameFileError):
+            # Another process makes the same link, with the same temporary name.
+            if not target.exists():
+                raise
 
 
 def file_digest(path: Path) -> str:
@@ -127,6 +132,12 @@ def check_new_folder(folder: Path, option: str) -> None:
         RunError: if not; the message names ``option``.
     """
     check_folder_path(folder, option)
+    place = folder.resolve()
+    if place.is_mount() or (place.is_dir() and not os.access(place.parent, os.W_OK | os.X_OK)):
+        raise RunError(
+            f"{option}={folder} cannot be replaced by a complete folder, as it is a mount point or "
+            f"its parent is not writable: choose a folder in it, {option}={folder / 'result'}."
+        )
     if folder.is_dir() and any(folder.iterdir()):
         raise RunError(f"{option}={folder} is not empty: choose another folder, or empty this one.")
 
@@ -142,10 +153,12 @@ def atomic_folder(folder: Path, *, remove_stale: bool) -> Iterator[Path]:
     Raises:
         LockedError: if another process is creating the same folder.
     """
-    building = folder.absolute().with_name(f".{folder.name}"[:200] + _BUILDING)
+    folder = folder.resolve()  # a symbolic link stays
+    building = folder.with_name(f".{folder.name}"[:200] + _BUILDING)
     created = make_folders(building)
     for stale in building.parent.glob(f".*{_BUILDING}") if remove_stale else ():
-        with contextlib.suppress(LockedError), lock_folder(stale):  # locked: still being written
+        # Locked: still being written. An error: it belongs to another user.
+        with contextlib.suppress(LockedError, OSError), lock_folder(stale):
             if stale != building:
                 shutil.rmtree(stale)
     with lock_folder(building):

@@ -89,6 +89,7 @@ class FinetuningRecord(TypedDict):
     teacher: str | None  #: id of the network whose outputs the members learned; ``None``: none
     finished: dict[str, QuantityRow]  #: validation metric after fine-tuning, by id
     hurried: NotRequired[list[str]]  #: ids of members without int8 training: time ran out
+    collapsed: NotRequired[dict[str, str]]  #: messages of trainings that failed, by id
 
 
 class TableFacts(TypedDict):

@@ -236,7 +236,7 @@ def _comments_of_module(module: str) -> dict[str, dict[str, str]]:
             item.target.id: comment
             for item in node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-            if (comment := _comment(lines, item))  # else that of the base class holds
+            if (comment := _comment(lines, item))  # otherwise that of the base class is used
         }
         for node in ast.parse(source).body
         if isinstance(node, ast.ClassDef)

@@ -46,6 +46,8 @@ def tune_process() -> None:
     _started_at = time.monotonic()
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # CUDA's own order is by speed; energy is read in the order of NVML, that of nvidia-smi.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # not glibc
         return

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ _STUDY = ("study.db", "study.db-wal", "study.db-shm", "study.db-journal")
 _WITHOUT_DIGEST = (_MANIFEST, *_STUDY, "report.html", "front.png")
 INPUTS = "inputs"  #: folder of a search with small files that its arguments name
 RESUMABLE = ("search", "train")  #: verbs with the option ``run.resume``
+_MAX_HEADER_BYTES = 64 << 20  # of a checkpoint
 WEIGHTS = "weights"  #: folder of a search with the checkpoints of its networks
 Row = dict[str, Any]
 
@@ -156,9 +158,15 @@ class RunFolder:
 def file_digests(folder: Path) -> dict[str, str]:
     """Return the hexadecimal SHA-256 of each file of a run, by path relative to the folder.
 
-    The manifest, the study, the report, ``front.png``, audits and hidden files are left out.
+    The manifest, the study, the report, ``front.png``, audits and hidden files are left out. So are
+    checkpoints of trainings that may go on, exports, and texts such as a log of the output.
     """
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    exports = {path.parent for path in folder.rglob("proof.json")}
+    paths = (
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and exports.isdisjoint(path.parents) and not _may_change(path)
+    )
     names = (path.relative_to(folder) for path in paths)
     included = (n for n in names if n.name not in _WITHOUT_DIGEST and n.parts[0] != "audit")
     return {
@@ -166,6 +174,21 @@ def file_digests(folder: Path) -> dict[str, str]:
         for name in included
         if not any(part.startswith(".") for part in name.parts)
     }
+
+
+def _may_change(path: Path) -> bool:
+    """Return whether a file of an ended run is a text, or a checkpoint that is not complete."""
+    if path.suffix != ".safetensors" or path.parent.parent.name != WEIGHTS:
+        return path.suffix in (".txt", ".log", ".out", ".err")
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > _MAX_HEADER_BYTES:
+            return False
+        try:
+            header = json.loads(file.read(size))
+            return not json.loads(header["__metadata__"]["hwnas"]).get("complete", True)
+        except (ValueError, KeyError, TypeError):
+            return False  # damaged, or written by another program
 
 
 def damaged_files(
@@ -229,6 +252,12 @@ def open_run_folder(
         raise RunError(
             f"run.resume={folder.path} is part of {parent}, a search for several targets: write "
             f"run.resume={parent}."
+        )
+    if earlier and earlier["verb"] != verb:
+        folder.close()
+        raise RunError(
+            f"run.resume={folder.path} is a folder of 'hwnas {earlier['verb']}', not of "
+            f"'hwnas {verb}'. Name another folder."
         )
     if not resume:
         folder.create()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hwnas.analysis import comparison_figures as pictures
 from hwnas.analysis import (
+    comparability,
     comparison_page,
     indicators,
     reading,
@@ -15,6 +15,7 @@ from hwnas.analysis import (
     tables,
     verdicts,
 )
+from hwnas.analysis import comparison_figures as pictures
 from hwnas.analysis import fronts as frame
 from hwnas.analysis.bootstrap import BootstrapDraws
 from hwnas.analysis.fronts import Array, ComparedRun, Objective
@@ -69,7 +70,6 @@ def compare_runs(
     runs: Sequence[ComparedRun],
     objectives: Sequence[Objective],
     arguments: Sequence[str],
-    reporter: Reporter,
 ) -> ComparisonResult:
     """Compare runs, write tables, figures and a report into a folder, and return them.
 
@@ -78,17 +78,17 @@ def compare_runs(
         runs: Runs with their points, as ``analysis.reading`` returns them.
         objectives: Objectives that all runs have.
         arguments: Arguments of the command line, or their equivalent.
-        reporter: Receives phases and messages.
 
     Raises:
         RunError: data or units of the runs differ, a front is empty or lacks an objective, or
             ``true_front`` cannot be read.
         ConfigError: the file ``reference`` is missing or lacks an objective.
     """
-    notes = reading.check_data(runs, allow_mixed=config.allow_mixed)
-    notes += reading.check_groups(runs, config.group_by)
-    reading.check_units(runs)
-    report = _comparison_report(config, runs, objectives, notes)
+    notes = comparability.check_data(runs, allow_mixed=config.allow_mixed)
+    notes += comparability.check_groups(runs, config.group_by)
+    true_front = _true_front(Path(config.true_front), objectives) if config.true_front else None
+    comparability.check_units(runs, objectives, true_front)
+    report = _comparison_report(config, runs, objectives, true_front, notes)
     path = Path(config.run.dir or default_path("compare"))
     with atomic_folder(path, remove_stale=config.run.dir is None) as building:
         folder = RunFolder(building)
@@ -113,6 +113,7 @@ def _comparison_report(
     config: CompareConfig,
     runs: Sequence[ComparedRun],
     objectives: Sequence[Objective],
+    true_front: Array | None,
     notes: Sequence[str],
 ) -> _ComparisonReport:
     kind, draws = chosen_kind(runs, config.figures), BootstrapDraws(config.n_bootstrap, config.seed)
@@ -121,15 +122,16 @@ def _comparison_report(
         objectives,
         kind,
         frame.read_frame(Path(config.reference), objectives) if config.reference else None,
-        _true_front(Path(config.true_front), objectives) if config.true_front else None,
+        true_front,
         draws,
     )
     rows = _tables(comparison)
     kinds = [kind_of(run, kind) for run in runs]
     faster = speedup.speedup_of_two(runs, objectives, kinds, draws)
     if faster is not None and faster.range is not None and faster.range.mean.value < 1:
-        runs, kinds = runs[::-1], kinds[::-1]  # ratios above 1 are easier to read
-        faster = speedup.speedup_of_two(runs, objectives, kinds, draws)
+        swapped = speedup.speedup_of_two(runs[::-1], objectives, kinds[::-1], draws)
+        if swapped is not None and swapped.range is not None:
+            runs, faster = runs[::-1], swapped  # ratios above 1 are easier to read
     if faster is not None:
         sides = {"front": runs[0].name, "baseline": runs[1].name}
         rows["equal_quality"] = [sides | row for row in faster.rows()]
@@ -295,8 +297,7 @@ def compare(
         config.paths, config.objectives, config.group_by, config.label, config.study.storage
     )
     reporter.say([_words(runs)])
-
-    return compare_runs(config, runs, objectives, arguments, reporter)
+    return compare_runs(config, runs, objectives, arguments)
 
 
 def _words(runs: Sequence[ComparedRun]) -> str:

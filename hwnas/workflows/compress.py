@@ -1,5 +1,6 @@
 """Compresses a network to a smaller budget without a new search: bits, channels, training."""
 
+import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -87,7 +88,7 @@ def compress(
                 "target_name=TARGET."
             )
         ((name, pick),) = picks.items()
-        assert pick is not None  # an order with all exports present was rejected
+        assert pick is not None  # an existing export was refused before
         work = _CompressionJob(config, pick, reporter)
         result = work.find_compression()
         done = write_export(work.compressed_network(result), name, order)
@@ -155,7 +156,7 @@ class _CompressionJob:
         if not allowed.exceeded(self.before):
             raise ConfigError(
                 f"{name} meets the budget without compression: {_usage(self.before, allowed)}. "
-                f"Export it: hwnas export {self.config.run} pick={name}"
+                f"Export it: hwnas export {shlex.quote(str(self.config.run))} pick={name}"
             )
         best = None
         for spare in _SPARES:

@@ -12,6 +12,7 @@ from typing import Any, final
 
 from hwnas.core.errors import ConfigError
 from hwnas.core.progress import Progress
+from hwnas.workflows.config.search import MAX_TRIALS
 from hwnas.workflows.reporter import LaterWork
 
 _UPDATE_S = 0.5  #: between two updates of a notebook
@@ -39,7 +40,7 @@ def progress_display(progress: ProgressOption) -> Progress | None:
     if not hasattr(progress, "phase"):
         raise ConfigError(
             f"progress={progress!r} is not supported. Allowed: True, False, None (bars in "
-            "notebooks only), or an object with the method phase (hwnas.Progress)."
+            "notebooks only), or an object with the method phase (hwnas.core.progress.Progress)."
         )
     return progress
 
@@ -80,7 +81,8 @@ class _Phase:
 
     def text(self, left: str) -> str:
         """Return the state, the elapsed time and the time left."""
-        steps = f"{self.done}/{self.total} " if self.total > 1 else ""
+        total = f"/{self.total}" * (self.total < MAX_TRIALS)
+        steps = f"{self.done}{total} " if self.total > 1 else ""
         if self.end is not None:
             return f"{self.name}: {steps}in {_clock(self.elapsed_s)}"
         return f"{self.name}: {steps}{_clock(self.elapsed_s)}{left}"

@@ -334,7 +334,7 @@ def _measure(
         )
     plenty = effort(config, source(config) if config.tolerance is not None else None)
     table.forget_transfer()
-    if table.taken_over().keys() & {*ops} and not plenty.plans:
+    if table.transferred_plans().keys() & {*ops} and not plenty.plans:
         # Networks of scaled spaces use plans that may change now.
         table.networks = [row for row in table.networks if row["search_space"] in table.calibration]
     refused = operator_measurement.measure_operators(table, ops, pool, plenty, phases)

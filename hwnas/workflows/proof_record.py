@@ -91,7 +91,8 @@ def record(
     position = list(pick.manifest.get("targets", [context.target])).index(context.target)
     overrides = of_target(pick.manifest["arguments"], position)
     if lowered.dtype:  # a dtype chosen by the network overrides the target's
-        overrides = [*overrides, f"target.dtype={lowered.dtype}"]
+        others = (w for w in overrides if not w.startswith("target.dtype="))
+        overrides = [*others, f"target.dtype={lowered.dtype}"]
     for key, n in ((annotations.BATCH, lowered.batch), (annotations.THREADS, lowered.threads)):
         if n:  # as for the dtype
             choice = f"target.{annotations.OF_TARGETS[key]}="

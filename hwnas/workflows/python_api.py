@@ -20,7 +20,7 @@ from hwnas.workflows import config
 from hwnas.workflows.config import RunConfig
 from hwnas.workflows.config.arguments import as_arguments, for_targets, last_text
 from hwnas.workflows.config.compose import compose, with_resumed
-from hwnas.workflows.config.grammar import says
+from hwnas.workflows.config.grammar import sets_option
 from hwnas.workflows.notebook_progress import ProgressOption, progress_display
 from hwnas.workflows.reporter import RecordingReporter
 
@@ -51,8 +51,9 @@ def search(
     """Search for a Pareto front of networks for one or more targets, and return the result.
 
     At the end its members are fine-tuned and compiled, and the compiled files are evaluated on the
-    test split (verification). One process searches unless ``study__workers``, or the resumed run,
-    sets another number. Worker processes do not import your script.
+    test split (verification). Without ``minutes``, one process searches, so that results are
+    reproducible; with it, as many as on the command line. ``study__workers`` sets another number.
+    Worker processes do not import your script.
 
     Args:
         evaluator: Predicts the accuracy of networks instead of training them. Members of the front
@@ -92,21 +93,24 @@ def search(
     processes.tune_process()
     resumed = {} if resume is None else {"run.resume": resume}
     arguments = with_resumed(as_arguments(_with_file(options) | resumed))
-    if last_text(arguments, _WORKERS) is None:
+    is_limited = last_text(arguments, "minutes") not in (None, "null")
+    is_custom = evaluator is not None or cost_model is not None  # objects of this process only
+    workers = last_text(arguments, _WORKERS)
+    if (workers is None and not is_limited) or (workers in (None, "null") and is_custom):
         arguments.append(f"{_WORKERS}=1")
     from hwnas.workflows.results import SearchResult
     from hwnas.workflows.search.custom import CustomComponents
 
     reporter = RecordingReporter(progress_display(progress))
     custom = CustomComponents(evaluator, cost_model)
-    if says(arguments, "accuracy", "table"):
+    if sets_option(arguments, "accuracy", "table"):
         return _search_table(arguments, custom, reporter)
     from hwnas.workflows.search.run import search_for_front as run
 
     configs = [compose("search", target_arguments) for target_arguments in for_targets(arguments)]
     if len(configs) > 1:
         config.check_common(configs)
-    outcome = run(config.agreed(configs), arguments, reporter, custom)
+    outcome = run(config.with_common_spaces(configs), arguments, reporter, custom)
     return SearchResult(outcome.folder.path, (*reporter.lines, *outcome.notes))
 
 

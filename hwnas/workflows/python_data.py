@@ -165,7 +165,8 @@ def _read_items(data: Any, index: Iterable[int]) -> Iterable[Any]:
 
 
 def _have_equal_images(pair: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    return np.array_equal(_as_numpy(pair[0]), _as_numpy(other[0]))
+    first, second = _as_numpy(pair[0]), _as_numpy(other[0])
+    return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 def _loader_items(loader: "DataLoader[Any]") -> Iterable[Any]:
@@ -287,8 +288,10 @@ def _targets(targets: Any) -> NDArray[Any]:
         targets = targets.detach().cpu()
     elif isinstance(targets, list | tuple):
         targets = [t.tolist() if isinstance(t, Tensor | np.ndarray) else t for t in targets]
+    # NumPy makes texts of missing values beside texts.
+    is_text = isinstance(targets, list) and any(isinstance(target, str) for target in targets)
     try:
-        array = np.asarray(targets)
+        array = np.asarray(targets, object if is_text else None)
     except ValueError:  # of rows of different lengths
         raise ConfigError(
             f"{ARGUMENT}: images have different numbers of labels. Multi-label data are not "
@@ -302,7 +305,7 @@ def _targets(targets: Any) -> NDArray[Any]:
             raise ConfigError(
                 f"{ARGUMENT}: image {image} has no target. Add one, or remove the image."
             )
-    kinds = {type(value) for value in array.flat}
+    kinds = {str if isinstance(value, str) else type(value) for value in array.flat}
     return np.asarray(array.tolist()) if len(kinds) == 1 else array
 
 

@@ -274,7 +274,7 @@ class _RepeatedProof:
         return self.failed + (self._exits.failed if self._exits is not None else [])
 
     def _hindrance(self, name: str) -> str:
-        if (why := runtimes.hindrance(name)) or not runtimes.needs_worker(name):
+        if (why := runtimes.unavailable_reason(name)) or not runtimes.needs_worker(name):
             return why
         target = proofs.target_of(self._recorded)
         if not self._config.key and self._config.target is None:

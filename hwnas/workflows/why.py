@@ -126,7 +126,8 @@ def _choices(candidate: Candidate, *, several: bool) -> list[str]:
 
 def _proposal_lines(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
     lines = [f"Trial {candidate.trial}, {_reason(proposal, run)}."]
-    if proposal.phase == "gain" and candidate.reason and proposal.n_costed:
+    is_over = not candidate.figures or bool(run.targets.exceeded(candidate.figures))
+    if proposal.phase == "gain" and is_over and proposal.n_costed:
         lines.append(f"None of the {proposal.n_costed} whose costs were computed fits the limits.")
     lines += _expectation_lines(candidate, proposal, run)
     if proposal.parents:
@@ -176,7 +177,8 @@ def _expectation_lines(candidate: Candidate, proposal: Proposal, run: Run) -> li
         text += "; it was not scored."
     else:
         side = "within" if low <= scored.value <= high else "outside"
-        text += f"; found {scored.value:.4g}, {side} the interval."
+        word = "forecast" if candidate.stopped else "found"
+        text += f"; {word} {scored.value:.4g}, {side} the interval."
     n_within, n = explanation.n_within_intervals(run.record.candidates, run.record.proposals)
     lines = [f"{text} Of {n} such intervals of this search, {n_within} held."]
     names = costs_in(run.record.objectives)
@@ -220,7 +222,8 @@ def _training_parts(candidate: Candidate, run: Run) -> list[Part]:
 
 
 def _figure_cells(figure: Quantity) -> list[str]:
-    interval = "" if figure.low is None else f"{figure.low:.4g} to {figure.high:.4g}"
+    known = figure.low is not None and figure.high is not None
+    interval = f"{figure.low:.4g} to {figure.high:.4g}" if known else ""
     return [f"{figure.value:.5g}", interval, figure.source]
 
 
@@ -239,7 +242,7 @@ def _limits(candidate: Candidate, run: Run, verified: Member | None) -> list[str
         lines += [
             f"Verified, {_margin(name, verified.figures[name], limits[name])}" for name in exceeded
         ]
-        lines += [] if unverified else [_verification(verified, exceeded)]
+        lines += [] if unverified else [_verification(verified, exceeded, run)]
     lines += unverified
     if candidate.reason:
         worst = max(over, key=lambda name: over[name], default="")
@@ -247,7 +250,8 @@ def _limits(candidate: Candidate, run: Run, verified: Member | None) -> list[str
         if worst and over[worst] > 0:
             needed = f"{metric_of(worst).binding(candidate.figures[worst]):.4g}"
             why = f"{_option(worst)} binds most, it would have to be {needed}"
-        lines.append(f"It was not scored: {why}.")
+        scored = any(name in quality_names() for name in candidate.figures)
+        lines.append(f"{'It is infeasible' if scored else 'It was not scored'}: {why}.")
     return lines
 
 
@@ -271,11 +275,14 @@ def _percent(share: float) -> str:
     return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
 
 
-def _verification(verified: Member, exceeded: Sequence[str]) -> str:
+def _verification(verified: Member, exceeded: Sequence[str], run: Run) -> str:
     if exceeded:
         return "By its own files it leaves the budget."
     if verified.int8_slowdown:
         return f"By its own files it is not delivered: in int8 it takes {verified.int8_slowdown}."
+    if verified.on_front is None and not run.is_running:
+        front = "joint front" if run.targets.are_several else "front"
+        return f"It is verified, but not a member of the {front}."
     if verified.on_front is None:
         return "It is verified; whether it stays on the front is known when the run has finished."
     if verified.on_front:

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from hwnas.core.errors import RunError, counted
@@ -57,12 +59,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
                 "An export trains it."
             )
     else:
-        config, minutes = manifest["config"]["finish"], _limit(manifest)
-        lines.append(
-            f"It was not finished: what is on the front with a probability of at least "
-            f"{config['probability']:.0%} is, and the {config['min_candidates']} most probable "
-            f"candidates{_number_words(config, minutes)}{_time_words(minutes)}."
-        )
+        lines.append(_unfinished_sentence(manifest, done, candidate.id))
     for target, folder in run.folders.items():
         scope = f" on {target}" if target else ""
         estimate = _posterior(folder, metric, candidate.id)
@@ -118,6 +115,17 @@ def _time_words(minutes: float | None) -> str:
     if minutes is None:
         return ""
     return f", and none is begun that would end after {minutes:g} minutes"
+
+
+def _unfinished_sentence(manifest: Manifest, done: FinetuningRecord, genotype_id: str) -> str:
+    if reason := done.get("collapsed", {}).get(genotype_id):
+        return f"Its fine-tuning failed: {reason}"
+    config, minutes = manifest["config"]["finish"], _limit(manifest)
+    return (
+        f"It was not finished: what is on the front with a probability of at least "
+        f"{config['probability']:.0%} is, and the {config['min_candidates']} most probable "
+        f"candidates{_number_words(config, minutes)}{_time_words(minutes)}."
+    )
 
 
 def _finished_sentence(done: FinetuningRecord, genotype_id: str) -> str:
@@ -191,17 +199,28 @@ def progress(run: Run) -> str:
     n, n_trials = len(run.record.candidates), run.config["n_trials"]
     if not run.is_running:
         return f"{n} trials, {run.manifest['status']}"
-    if n_trials == MAX_TRIALS:
-        spent_s = max(run.record.seconds.values(), default=0.0)
-        return f"{n} trials in {spent_s / 60:.0f} of {run.config['minutes']:g} min"
+    if (minutes := run.config.get("minutes")) is not None and n_trials == MAX_TRIALS:
+        spent_s = run.manifest.get("elapsed_s", max(run.record.seconds.values(), default=0.0))
+        return f"{n} trials in {spent_s / 60:.0f} of {minutes:g} min"
     if n >= n_trials or not run.record.seconds:
         return f"{n} of {n_trials} trials so far"
-    each_s = max(run.record.seconds.values()) / n
+    each_s = _seconds_per_trial([0.0, *sorted(run.record.seconds.values())])
     left_s = (n_trials - n) * each_s
     remaining = f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
     return (
         f"{n} of {n_trials} trials so far, {each_s:.3g} s each: {remaining} left until fine-tuning"
     )
+
+
+def _seconds_per_trial(ends: Sequence[float]) -> float:
+    """Return the mean seconds between ends of trials, without pauses between two commands.
+
+    Pauses are the few longest times if they are ten times as long as the next.
+    """
+    gaps = sorted((b - a for a, b in pairwise(ends)), reverse=True)
+    lengths = range(1, len(gaps) // 8 + 1)
+    n_pauses = max((n for n in lengths if gaps[n - 1] > 10 * gaps[n]), default=0)
+    return fmean(gaps[n_pauses:])
 
 
 def verified_candidates(run: Run) -> list[Candidate]:

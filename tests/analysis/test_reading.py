@@ -3,10 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from hwnas.analysis import reading
-from hwnas.analysis.fronts import ComparedRun, FrontPoint, front, objectives
+from hwnas.analysis import comparability, reading
+from hwnas.analysis.fronts import ComparedRun, FrontPoint, Objective, front, objectives
 from hwnas.analysis.summary import chosen_kind
 from hwnas.core.errors import ConfigError, HwnasError, RunError
 from hwnas.core.quantity import Quantity
@@ -193,13 +194,13 @@ def test_mixed_data_require_allow_mixed() -> None:
     first, second = run_of("a", [[0.9, 1.0]]), run_of("b", [[0.8, 1.0]])
     runs = [replace(first, data="x"), replace(second, data="y")]
     with pytest.raises(RunError, match=r"a and b were .* \(other data, splits or image size\)"):
-        reading.check_data(runs, allow_mixed=False)
-    (note,) = reading.check_data(runs, allow_mixed=True)
+        comparability.check_data(runs, allow_mixed=False)
+    (note,) = comparability.check_data(runs, allow_mixed=True)
     assert "mixed" in note
-    (note,) = reading.check_data([runs[0], second], allow_mixed=False)
+    (note,) = comparability.check_data([runs[0], second], allow_mixed=False)
     assert "Data unknown, may differ: b" in note
     targets = [replace(run, data="x", target=t) for run, t in zip(runs, "pq", strict=True)]
-    (note,) = reading.check_data(targets, allow_mixed=False)
+    (note,) = comparability.check_data(targets, allow_mixed=False)
     assert "different targets: p, q" in note
 
 
@@ -214,14 +215,14 @@ def test_further_differences_between_groups_are_noted() -> None:
         grouped_run("tpe", 0, 9, "x"),
         grouped_run("tpe", 1, 9, "x"),
     ]
-    assert reading.check_groups(equal_runs, "sampler") == []
-    assert reading.check_groups(equal_runs, None) == []
+    assert comparability.check_groups(equal_runs, "sampler") == []
+    assert comparability.check_groups(equal_runs, None) == []
     different_runs = [
         *equal_runs[1:],
         grouped_run("nsga2", 1, 9, "y"),
         grouped_run("tpe", 2, 8, "x"),
     ]
-    assert reading.check_groups(different_runs, "sampler") == [
+    assert comparability.check_groups(different_runs, "sampler") == [
         "Runs of one group differ in more than the seed: n_trials.",
         "Groups differ in more than sampler: search_space.",
     ]
@@ -234,16 +235,26 @@ def test_differences_within_grouping_option_are_noted() -> None:
         return replace(run_of(f"{seed}", [[0.9, 1.0]], group=name), config=config)
 
     merged = [grouped_run(seed, limit) for seed in (0, 1) for limit in (0.1, 0.3)]
-    assert reading.check_groups(merged, "budget") == [
+    assert comparability.check_groups(merged, "budget") == [
         "Runs of one group differ in more than the seed: budget.latency_ms."
     ]
-    assert reading.check_groups([grouped_run(0, 0.1), grouped_run(1, 0.3, "wide")], "budget") == []
+    assert (
+        comparability.check_groups([grouped_run(0, 0.1), grouped_run(1, 0.3, "wide")], "budget")
+        == []
+    )
 
 
 def test_percent_and_fractions_are_not_mixed() -> None:
     runs = [run_of("a", [[0.9, 1.0]]), run_of("b", [[91.0, 1.0]])]
+    accuracy = [Objective("accuracy", maximise=True)]
     with pytest.raises(RunError, match="per cent in b, a fraction in a"):
-        reading.check_units(runs)
+        comparability.check_units(runs, accuracy, None)
+    with pytest.raises(RunError, match="per cent in true_front, a fraction in a"):
+        comparability.check_units(runs[:1], accuracy, np.array([[91.0]]))
+    f1 = [replace(run, scored=[FrontPoint("x", {"macro_f1": Quantity(v, "measured")})])
+          for run, v in zip(runs, (0.9, 91.0), strict=True)]  # fmt: skip
+    with pytest.raises(RunError, match="units of macro_f1 differ"):
+        comparability.check_units(f1, [Objective("macro_f1", maximise=True)], None)
 
 
 def test_verified_figures_are_used_if_all_runs_have_them() -> None:

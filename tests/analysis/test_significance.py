@@ -105,6 +105,17 @@ def test_unpaired_runs_use_mann_whitney_test() -> None:
     assert twice.test == "mann-whitney"
 
 
+def test_better_group_follows_the_test_and_not_the_mean() -> None:
+    """One run of ``a`` has failed: its mean is lower, but it is better in all other runs."""
+    a, b = [*np.linspace(0.90, 0.96, 11), 0.1], [*np.linspace(0.85, 0.88, 11), 0.86]
+    paired = pair_tests([sample("a", a), sample("b", b)])[0]
+    seeds = [str(i) for i in range(20, 32)]
+    unpaired = pair_tests([sample("a", a), GroupSample("b", b, seeds)])[0]
+    assert np.mean(a) < np.mean(b)
+    for test, name in ((paired, "wilcoxon"), (unpaired, "mann-whitney")):
+        assert (test.test, test.significant, test.higher) == (name, True, "a")
+
+
 def test_ties_give_no_p_below_minimum() -> None:
     (test,) = pair_tests([sample("a", [1.0, 1.0, 1.0]), sample("b", [0.2, 0.2, 0.2, 0.1])])
     assert test.test == "mann-whitney"

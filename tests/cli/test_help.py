@@ -131,10 +131,22 @@ def test_version_lists_dependencies(capsys: pytest.CaptureFixture[str]) -> None:
         (["train"], "train.distillation=", ["train.distillation=true", "train.distillation=false"]),
         (["list", "spaces"], "ti", ["tiny"]),
         (["resume"], "n_tr", ["n_trials="]),
+        (["search"], "budget", ["budget="]),
+        (["search"], "task", ["task="]),
+        (["search"], "dataset.in_memory=", ["dataset.in_memory=true"]),
     ],
 )
 def test_completion_suggests_options(before: list[str], prefix: str, expected: list[str]) -> None:
     assert [*completions(before, prefix)][: len(expected)] == expected
+
+
+def test_target_is_not_completed_where_it_is_refused() -> None:
+    assert [*completions(["export"], "+t")] == []
+
+
+def test_help_of_single_options() -> None:
+    assert "classification or regression" in help.verb_help("search", "task")
+    assert help.verb_help("resume", "n_trials") == help.verb_help("search", "n_trials")
 
 
 def test_completion_scripts_support_three_shells() -> None:

@@ -225,4 +225,4 @@ def test_comparison_excludes_int8_members_slower_than_float32(npu: Target) -> No
         "b", ComparedRun("b", {}, [], [FrontPoint("x", figures)]), "verified", "", 0
     )
     comparison = baseline.compared_with(config, [], [member(1.0, 1.1), member(4.0, 0.8)])
-    assert comparison.found.front.tolist() == [[0.9, 4.0]]
+    assert comparison.speedup.front.tolist() == [[0.9, 4.0]]

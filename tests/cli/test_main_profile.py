@@ -350,7 +350,7 @@ def test_search_transfers_table_of_another_cpu(
     assert "follow from the table of lab (model name=Another) and" in output
     (own_table,) = table.parent.glob(f"{SETTING}-*")
     transferred = load_table(own_table)
-    assert set(transferred.taken_over()) == set(load_table(table).entries)
+    assert set(transferred.transferred_plans()) == set(load_table(table).entries)
     members = _rows(Path("r/front.csv"))
     assert {row["latency_ms_source"] for row in members} == {"table"}
     assert {row["verified_latency_ms_source"] for row in members} == {"measured"}

@@ -203,31 +203,31 @@ def test_comparison_notes_different_spaces(
 
 def test_targets_have_default_spaces(tmp_path: Path, tiny: SearchSpace) -> None:
     from hwnas.training.data import DatasetConfig
-    from hwnas.workflows.config import SearchConfig, agreed
+    from hwnas.workflows.config import SearchConfig, with_common_spaces
     from tests.conftest import target
 
     npu, sketch, cpu = target("npu"), target("sketch"), target("cpu")
     npu.spaces, sketch.spaces, cpu.spaces = ["tiny", "resnet_small"], ["resnet_small", "x"], []
     npu.shared_spaces = []
     configs = [SearchConfig(target=t, dataset=DatasetConfig("digits")) for t in (npu, sketch)]
-    both = agreed(configs)
+    both = with_common_spaces(configs)
     assert [c.search_space for c in both] == [["tiny", "resnet_small", "x"]] * 2
-    assert agreed(both[:1])[0].search_space == ["tiny", "resnet_small", "x"]
-    assert agreed(configs[1:])[0].searched == "resnet_small + x"
-    (only,) = agreed([SearchConfig(target=cpu, dataset=DatasetConfig("digits"))])
+    assert with_common_spaces(both[:1])[0].search_space == ["tiny", "resnet_small", "x"]
+    assert with_common_spaces(configs[1:])[0].searched == "resnet_small + x"
+    (only,) = with_common_spaces([SearchConfig(target=cpu, dataset=DatasetConfig("digits"))])
     assert only.search_space == "mbconv_small"
     assert spaces.find(only.search_space).is_file()
 
 
 def test_joint_default_spaces_suit_all_runtimes() -> None:
     from hwnas.training.data import DatasetConfig
-    from hwnas.workflows.config import SearchConfig, agreed
+    from hwnas.workflows.config import SearchConfig, with_common_spaces
     from tests.conftest import target
 
     def searched(*names: str) -> str:
         targets = [target(name) for name in names]
         configs = [SearchConfig(target=t, dataset=DatasetConfig("digits")) for t in targets]
-        return agreed(configs)[0].searched
+        return with_common_spaces(configs)[0].searched
 
     assert searched("npu") == searched("npu", "ethos_u85_256") == "dense_packed"
     assert searched("npu", "cpu") == "dense_small + cpu_small"
@@ -238,6 +238,7 @@ def test_resume_keeps_changed_defaults_of_run(tmp_path: Path) -> None:
     file = tmp_path / "mine" / "target" / "own.yaml"
     file.parent.mkdir(parents=True)
     text = (package.ROOT / "conf" / "target" / "npu.yaml").read_text()
+    text = text.replace("name: npu\n", "name: own\n")
     file.write_text(text.replace("spaces: [dense_packed]", "spaces: [tiny]"))
     options = ["+target=own", "--config-dir", str(tmp_path / "mine"), *QUICK[1:]]
     former_defaults = [

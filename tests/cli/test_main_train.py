@@ -89,6 +89,7 @@ def test_interrupted_training_resumes_to_same_weights(tmp_path: Path) -> None:
     (uninterrupted,) = Path("whole").rglob("*.safetensors")
     command = [sys.executable, "-m", "hwnas", "train", *options, "run.supernets=cut"]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    codes = []
     for number in (signal.SIGKILL, signal.SIGINT):
         process = subprocess.Popen(
             [*command, f"run.dir=r{number}"], env=os.environ | {"PYTHONPATH": paths},
@@ -98,10 +99,12 @@ def test_interrupted_training_resumes_to_same_weights(tmp_path: Path) -> None:
             time.sleep(0.02)
         process.send_signal(number)
         stderr = process.communicate(timeout=300)[1]
+        codes.append(process.returncode)
         assert process.returncode in (-signal.SIGKILL, 130, 0)
         if process.returncode == 130:
             assert stderr == "hwnas: Interrupted; nothing is lost: the same command continues.\n"
     assert run(["train", *options, "run.supernets=cut"]) == 0
+    assert any(codes), "both trainings ended before their signal"
     (cut,) = Path("cut").rglob("*.safetensors")
     assert equal_tensors(Checkpoint(uninterrupted).weights(), Checkpoint(cut).weights())
 

@@ -186,7 +186,7 @@ def test_why_shows_verified_figures(table: Path, tmp_path: Path, why: Why) -> No
     figures["latency_ms"] = Quantity(3.0, "measured")
     record = _record(figures)
     folder.write_json(f"models/{first}.json", record)
-    assert "is known when the run has finished" in why(folder.path, first)
+    assert "It is verified, but not a member of the front." in why(folder.path, first)
     for stays, message_part in ((True, "it stays within the budget"), (False, "it left the front")):
         row = {"id": first, "verified_on_front": stays, "verified_fits_budget": True}
         row |= figures["latency_ms"].columns("verified_latency_ms")

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from hwnas.__main__ import run
-from hwnas.cli.output import print_lines
+from hwnas.cli.output import Terminal, print_lines
 from hwnas.cli.search_notes import whole_percents
 
 
@@ -72,3 +74,34 @@ def test_lines_wrap_only_in_terminals(width: int) -> None:
             assert all(line.startswith(" " * 11 + "sentence") for line in lines[1:])
         else:
             assert lines == [text.strip()]
+
+
+def test_closed_pipe_is_left_to_main() -> None:
+    """rich would end the program with exit code 1, that of a failed proof."""
+
+    def write() -> None:
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            Terminal().on_broken_pipe()
+
+    with pytest.raises(BrokenPipeError):
+        write()
+
+
+def test_full_disk_of_the_output_is_one_line() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        completed = subprocess.run(
+            [sys.executable, "-m", "hwnas", "list", "metrics"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert completed.returncode == 2
+    assert completed.stderr.startswith("hwnas: ")
+    assert "No space left on device" in completed.stderr
+    assert completed.stderr.count("\n") == 1
+
+
+def test_closed_output_is_no_error() -> None:
+    command = f"{sys.executable} -m hwnas list metrics >&-"
+    completed = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")

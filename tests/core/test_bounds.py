@@ -34,7 +34,9 @@ def _numeric() -> Iterator[tuple[str, Option]]:
 @pytest.mark.parametrize(("verb", "option"), [*_numeric()], ids=lambda v: getattr(v, "name", v))
 def test_numeric_option_has_finite_interval(verb: str, option: Option) -> None:
     interval = options.allowed_range(option.field)
-    assert interval is not None, f"{option.name} of {verb} declares no interval: bounds.within"
+    assert interval is not None, (
+        f"{option.name} of {verb} declares no interval: use options.bounded"
+    )
     low, high = (float(end) for end in interval.text[1:-1].split(","))
     assert low < high
     assert math.isfinite(low)

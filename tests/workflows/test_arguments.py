@@ -13,7 +13,8 @@ from hwnas.workflows.config.arguments import (
     of_target,
     with_names,
 )
-from hwnas.workflows.config.compose import check_folders, compose
+from hwnas.workflows.config.compose import compose
+from hwnas.workflows.config.flags import check_folders, check_own_names
 from hwnas.workflows.config.grammar import with_groups
 
 
@@ -168,3 +169,31 @@ def test_unused_invalid_config_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "target" / "mine.yaml").write_text("defaults: [draft]\nname: mine")
     with pytest.raises(ConfigError, match=r"draft\.yaml"):
         check_folders(arguments)
+
+
+def test_config_file_with_name_of_shipped_one_is_refused(tmp_path: Path) -> None:
+    """Hydra would read the shipped file without a message."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "npu.yaml").write_text("defaults: [cpu]\nname: npu")
+    (tmp_path / "target" / "mine.yaml").write_text("defaults: [cpu]\nname: pixel")
+    folder = ["--config-dir", str(tmp_path)]
+    with pytest.raises(ConfigError, match=r"npu is the name of a shipped target.* my_npu\.yaml"):
+        check_own_names([*folder, "+target=npu"])
+    with pytest.raises(ConfigError, match="name: pixel is that of a shipped target"):
+        check_own_names([*folder, "+target=mine"])
+    check_own_names([*folder, "+target=cpu"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["kit=a", "genotype=largest"], "genotype has no effect with kit"),
+        (["measured=a.csv", "tolerance=0.1"], "tolerance has no effect with measured"),
+        (["genotype=largest", "n=50"], "n has no effect without kit"),
+        (["kit=a", "drift=0.1"], "drift has no effect without measured"),
+        (["genotype=largest", "front_of=runs/a"], "front_of has no effect without kit"),
+    ],
+)
+def test_profile_options_without_effect_are_refused(options: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose("profile", ["+target=pixel", *options])

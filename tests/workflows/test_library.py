@@ -29,10 +29,11 @@ from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import Incumbent
 from hwnas.training.data import loading
 from hwnas.workflows import results
+from hwnas.workflows.front_table import FrontTable
 from hwnas.workflows.notebook_progress import NotebookProgress, progress_display
 from hwnas.workflows.python_data import save_data
 from hwnas.workflows.reporter import RecordingReporter
-from hwnas.workflows.results import FrontTable, SearchResult
+from hwnas.workflows.results import SearchResult
 from hwnas.workflows.search.front import SearchOutcome
 from tests.core.unusable import edit
 
@@ -163,6 +164,17 @@ def test_best_returns_network_on_front() -> None:
     empty = FrontTable(table.append_column("verified_on_front", [[False] * 3]))
     with pytest.raises(ConfigError, match="No network is on the front after verification"):
         empty.best({})
+
+
+def test_best_of_several_targets_is_that_of_the_worst_target() -> None:
+    table = pa.table({
+        "id": [*"ab"], "npu.accuracy": [0.9, 0.85], "cpu.accuracy": [0.8, 0.84],
+        "energy_mj": pa.nulls(2, pa.float64()),
+    })  # fmt: skip
+    front = FrontTable(table)
+    assert front.best({})["id"] == "b"
+    with pytest.raises(ConfigError, match="Unknown figure 'energy_mj'"):
+        front.best({"energy_mj": 1})
 
 
 def test_plot_uses_given_axes(result: SearchResult) -> None:
@@ -402,7 +414,7 @@ class WidthCostModel:
 @pytest.mark.slow
 def test_custom_evaluator_and_cost_model(capsys: pytest.CaptureFixture[str]) -> None:
     evaluator = DepthEvaluator()
-    options = QUICK | {"n_trials": 6}
+    options = QUICK | {"n_trials": 6, "minutes": 9}  # with a limit, other searches use all cores
     first = hwnas.search(**options, evaluator=evaluator, cost_model=WidthCostModel())
     rows = first.candidates.to_pylist()
     assert {row["id"] for row in rows} == {*evaluator.genotype_ids}

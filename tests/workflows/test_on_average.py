@@ -49,7 +49,7 @@ def _network_points(report: CascadeReport, slowdown: float = 1.0) -> list[FrontP
 
 
 def _write_cascades(report: CascadeReport, folder: Path) -> None:
-    rows = [cascade.row("accuracy") for cascade in report.found]
+    rows = [cascade.row("accuracy") for cascade in report.pairs]
     with (folder / CASCADES_FILE).open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
@@ -67,7 +67,7 @@ def test_cascades_improve_on_equal_networks(
     assert comparison.range.lowest.value == pytest.approx(
         1
     )  # at the accuracy of the fastest network
-    best = max(cascades.speedups(report.stages, report.found))
+    best = max(cascades.speedups(report.stages, report.pairs))
     assert comparison.range.highest.value >= best - 1e-9 > 1.2
 
 
@@ -75,7 +75,7 @@ def test_baseline_cascades_are_read_from_its_run(report: CascadeReport, tmp_path
     assert on_average.of_run(tmp_path, "accuracy") == []
     _write_cascades(report, tmp_path)
     baseline_points = on_average.of_run(tmp_path, "accuracy")
-    assert len(baseline_points) == len(report.found)
+    assert len(baseline_points) == len(report.pairs)
     comparison = on_average.compare_cascades(
         _network_points(report),
         _cascade_points(report),

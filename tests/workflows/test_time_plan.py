@@ -29,7 +29,7 @@ from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.compose import compose
 from hwnas.workflows.search import ending, start
 from hwnas.workflows.search.context import TargetContext
-from hwnas.workflows.search.finisher import FinetuneSchedule
+from hwnas.workflows.search.schedule import FinetuneSchedule
 from hwnas.workflows.search.time_plan import START_S, Planner, TimeLimit, TimePlan
 
 TINY = ("+target=npu", "search_space=tiny", "study.workers=2")
@@ -161,9 +161,12 @@ def test_resume_keeps_schedule_and_divides_remaining_time(
     assert _total_s(limit.plan) == pytest.approx(1200)
     remaining_s = 1200 - 596 - before.verification_s
     assert limit.finetuning_left_s() == pytest.approx(remaining_s)
-    share = before.search_s / (before.search_s + before.finetuning_s)
+    search_s, finetuning_s = limit.plan.search_s - 300, limit.plan.finetuning_s
+    share = search_s / (search_s + finetuning_s)
     monkeypatch.setattr("time.monotonic", lambda: 1000.0)
     assert limit.search_end() == pytest.approx(1000 + share * remaining_s)
+    assert replace(limit, searched_s=1e4).search_end() == 1000, "all is left for fine-tuning"
+    assert replace(limit, finetuned_s=1e4).search_end() == pytest.approx(1000 + remaining_s)
     exhausted = TimeLimit(replace(limit.plan, limit_s=60), 100.0)
     assert exhausted.search_end() == 1000
     assert exhausted.finetuning_left_s() == 0
@@ -374,6 +377,7 @@ def test_lost_pixels_are_reported(digits: SearchComponents) -> None:
     assert warning.startswith("! More than 99% of the pixels are lost")
     assert warning.endswith(" For larger images: search_space=mbconv_224")
     assert lines({(96, 64): 9, (640, 480): 1})[-1].endswith("search_space=mbconv_96")
+    assert lines({(128, 6): 9})[-1].startswith("! 95% of the pixels are cut off")
     assert len(lines({(14, 12): 4})) == 2
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.analysis.page.names import is_share, natural_order
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.models.spaces import Option
 from hwnas.tasks.metrics import Metric, quality_names
@@ -293,10 +294,9 @@ def _overlay_content(beside: OverlaidFront, columns: Mapping[str, Metric]) -> Co
 
 def _is_share(name: str, points: Sequence[PagePoint]) -> bool:
     """Return whether a column is shown in per cent: accuracies up to 1 and probabilities."""
-    plain = name.rpartition(".")[2]
-    if plain.startswith("accuracy"):
+    if is_share(name):
         return not any(point.figures[name].value > 1 for point in points if name in point.figures)
-    return plain.startswith("p_on_")
+    return name.rpartition(".")[2].startswith("p_on_")
 
 
 def _plot(y: str, x: str, columns: Mapping[str, Metric]) -> Content:
@@ -396,5 +396,5 @@ def _options(pairs: Sequence[tuple[str, Option]]) -> dict[str, list[Option]]:
         options.setdefault(name, []).append(option)
     return {
         name: sorted(options[name], key=lambda o: (isinstance(o, str), o))
-        for name in sorted(options)
+        for name in sorted(options, key=natural_order)
     }

@@ -17,10 +17,10 @@ from hwnas.workflows.config.search import (
     RunConfig,
     SearchConfig,
     TabularConfig,
-    agreed,
     check_common,
     fidelities_within,
     trials_within,
+    with_common_spaces,
 )
 
 __all__ = [
@@ -41,9 +41,9 @@ __all__ = [
     "TrainConfig",
     "VerifyConfig",
     "WhyConfig",
-    "agreed",
     "check_common",
     "register",
+    "with_common_spaces",
 ]
 
 SCHEMAS: dict[str, type] = {

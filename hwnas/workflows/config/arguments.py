@@ -108,7 +108,8 @@ def with_names(verb: str, arguments: Sequence[str]) -> list[str]:
         ConfigError: too many have no name, an option is given with and without name, or a flag is
             unknown.
     """
-    arguments = [a.replace("=~/", f"={Path.home()}/", 1) for a in arguments]  # shells do not
+    # Shells do not.
+    arguments = [a.replace("=~/", f"={Path.home()}/", 1) if "=~/" in a else a for a in arguments]
     is_value = [False, *(a in TAKE_A_VALUE for a in arguments)]
     unnamed = [
         not after and not a.startswith(("-", "~")) and ("=" not in a or os.path.isdir(a))
@@ -171,7 +172,7 @@ def _check_flags(arguments: Sequence[str]) -> None:
         raise ConfigError(f"Unknown flag '{flag}'. {_INSTEAD.get(flag, instead)}")
 
 
-_LIMIT = re.compile(r"(\+{0,2}(?:\w+\.)?budget)\.(\w+)=(.*)", re.DOTALL)
+_LIMIT = re.compile(r"(\+{0,2}(?:[^=]+\.)?budget)\.(\w+)=(.*)", re.DOTALL)
 
 
 def in_units(arguments: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,14 +26,12 @@ from hwnas.core.manifest import Manifest, accuracy_source, read_manifest
 from hwnas.core.options import iter_options, option_defaults
 from hwnas.core.renamed_options import check_names
 from hwnas.core.run_folder import INPUTS
-from hwnas.core.typed_files import read_yaml
 from hwnas.hardware import backends
-from hwnas.hardware.suggested_commands import register_config_folders
 from hwnas.models.spaces.union import space_names
 from hwnas.training.evaluation.interfaces import TrainedConfig
 from hwnas.training.options import TrainingConfig
 from hwnas.workflows import config
-from hwnas.workflows.config import SCHEMAS, agreed, grammar
+from hwnas.workflows.config import SCHEMAS, grammar, with_common_spaces
 from hwnas.workflows.config.arguments import (
     TAKE_A_VALUE,
     argument_key,
@@ -45,6 +42,12 @@ from hwnas.workflows.config.arguments import (
     in_units,
     last_text,
 )
+from hwnas.workflows.config.flags import (
+    SHIPPED,
+    check_folders,
+    check_own_names,
+    without_print_flags,
+)
 from hwnas.workflows.config.grammar import quoted, text_of
 from hwnas.workflows.config.suggestions import check_no_model, unknown_option
 
@@ -52,7 +55,6 @@ from hwnas.workflows.config.suggestions import check_no_model, unknown_option
 _HYDRA_ERRORS = (
     HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError,
 )  # fmt: skip
-_FOLDER = str(package.ROOT / "conf")
 _ALONE = threading.RLock()  # Hydra's state is global in the process
 
 
@@ -74,10 +76,10 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
     check_folders(arguments)
     overrides = as_overrides(name, _without_folders(arguments))
     with (
-        worded(name, arguments),
+        config_errors(name, arguments),
         _exclusive_hydra(),
         _schema(name),
-        hydra.initialize_config_dir(_FOLDER, version_base="1.3"),
+        hydra.initialize_config_dir(str(SHIPPED), version_base="1.3"),
     ):
         composed = hydra.compose(name, overrides)
     return checked(name, composed, arguments)
@@ -106,28 +108,6 @@ def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) ->
     if any(option.name == "target" for option in iter_options(SCHEMAS[name])):  # no config group
         arguments = [a.replace("+target=", "target=", 1) for a in arguments]
     return [for_hydra(argument, swept=swept) for argument in arguments]
-
-
-def check_folders(arguments: Sequence[str]) -> None:
-    """Check the YAML files of ``--config-dir DIR``, before Hydra reads them without size limits.
-
-    Only files that an argument or another file names are checked. The folders are registered, so
-    that suggested commands repeat them.
-
-    Raises:
-        ConfigError: a file is not valid YAML, has tags, a key twice, or is too large.
-    """
-    _, folders = package.without_folders(arguments)
-    invalid: dict[str, ConfigError] = {}
-    named = " ".join(argument.partition("=")[2] for argument in arguments)
-    for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
-        try:
-            named += f" {read_yaml(dict[str, Any], path, ConfigError).get('defaults', '')}"
-        except ConfigError as error:
-            invalid[path.stem] = error
-    for name in {*re.findall(r"[\w.-]+", named)} & invalid.keys():
-        raise invalid[name]
-    register_config_folders(map(str, folders))
 
 
 @contextmanager
@@ -162,14 +142,14 @@ def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
     Raises:
         ConfigError: a key is unknown or missing, or a value is invalid.
     """
-    with worded(name, arguments):
+    with config_errors(name, arguments):
         _refuse_extra(OmegaConf.to_container(composed), name)
         _refuse_missing(composed, arguments)
         return OmegaConf.to_object(composed)
 
 
 @contextmanager
-def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
+def config_errors(name: str, arguments: Sequence[str]) -> Iterator[None]:
     """Convert errors of Hydra and OmegaConf within the context into ``ConfigError``.
 
     The message names the option of configuration ``name`` and the value in ``arguments``.
@@ -225,6 +205,7 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
             run folder names a database or program that only the user may choose.
         RunError: ``run.resume`` is not a run.
     """
+    check_own_names(arguments)
     arguments = in_units(arguments)
     if (resume := last_text(arguments, "run.resume")) is None or resume == "null":
         return list(arguments)
@@ -237,7 +218,10 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
     if manifest.get("verb") == "search":
         options = [a for a in arguments if a not in ("-m", "--multirun")]
         name = "tabular" if last_text(former, "accuracy") == "table" else "search"
-        composed = [compose(name, of_target) for of_target in for_targets([*former, *options])]
+        composed = [
+            compose(name, of_target)
+            for of_target in for_targets([*former, *without_print_flags(options)])
+        ]
         check_places(composed, options, f"run.resume={resume}")
     return former + list(arguments)
 
@@ -363,7 +347,7 @@ def searches(folder: str) -> list[Any]:
     configs = [replace(config, study=replace(config.study, storage=None)) for config in composed]
     check_places(configs, _confirmed.get(), f"run={folder}")  # the study is not opened
     accuracy = accuracy_source(manifest)
-    return agreed([replace(config, accuracy=accuracy) for config in composed])
+    return with_common_spaces([replace(config, accuracy=accuracy) for config in composed])
 
 
 def with_networks(folder: str) -> list[Any]:

@@ -71,7 +71,7 @@ def text_of(value: str) -> str:
     return parsed if isinstance(parsed, str) else value
 
 
-def says(arguments: Sequence[str], key: str, text: str) -> bool:
+def sets_option(arguments: Sequence[str], key: str, text: str) -> bool:
     """Return whether one of the arguments sets option ``key`` to ``text``, in quotes or not."""
     parted = (argument.partition("=") for argument in arguments)
     return any(name.lstrip("+") == key and text_of(value) == text for name, _, value in parted)

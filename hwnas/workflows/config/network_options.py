@@ -1,6 +1,6 @@
 """Options of verbs that train or measure networks: ``profile`` and ``train``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from omegaconf import MISSING
@@ -15,6 +15,12 @@ from hwnas.models.spaces.union import space_names
 from hwnas.training.evaluation.interfaces import ScoringConfig, TrainedConfig
 from hwnas.training.options import DatasetConfig, TrainingConfig
 from hwnas.workflows.config.search import SPACE, RunConfig, not_several, spaces_of
+
+#: Options of ``profile`` that have no effect without another one.
+_NEEDED = {
+    "n": "kit", "front_of": "kit", "drift": "measured", "n_samples": "transfer_from",
+    "coverage": "tolerance",
+}  # fmt: skip
 
 
 @dataclass
@@ -46,24 +52,25 @@ class ProfileConfig:
     #: connected
     kit: str | None = None
     n: int = bounded("[4, 400]", 20)  #: number of networks of a kit
-    #: folder of a search for whose front the networks of a kit are most informative
+    #: folder of a search: the kit has the networks whose measurements say most about its front
     front_of: str | None = None
     #: CSV files with measurements of kits or your own, one or a list
     measured: Any = None
-    #: of kits: maximum relative difference between repeated measurements of a network, and of
-    #: constant work
+    #: maximum relative difference between repeated measurements in a kit: of one network, and of
+    #: a constant workload
     drift: float = bounded("(0, 1)", 0.03)
     seed: int = bounded(SEED, 0)  #: seed of the choice of networks
     #: fraction of networks whose prediction error must be within ``tolerance``
     coverage: float = bounded("(0, 1)", 0.95)
-    #: relative prediction error: stop measuring as soon as ``coverage`` of the networks left out of
-    #: the fit are predicted within it; starts from the table of another CPU if there is one;
-    #: default: measure everything
+    #: stop measuring when the fraction ``coverage`` of networks outside the fit has a relative
+    #: prediction error of at most this value; starts from the table of another CPU, if there is
+    #: one; default: measure all operators
     tolerance: float | None = bounded("(0, 1)", None)
 
     def __post_init__(self) -> None:
         check_bounds(self)
         self._check_offline()
+        self._check_effects()
         needs_no_table = (
             self.genotype is not None or self.kit is not None or self.measured is not None
         )
@@ -87,6 +94,22 @@ class ProfileConfig:
                 raise ConfigError(
                     f"profile {name}=... supports one search space{not_several(self.spaces)}"
                 )
+
+    def _check_effects(self) -> None:
+        """Refuse options that have no effect, with others or without them."""
+        for name in ("genotype", "transfer_from", "tolerance"):
+            others = ("kit", "measured") + ("genotype",) * (name != "genotype")
+            if self._is_given(name) and (given := [*filter(self._is_given, others)]):
+                raise ConfigError(
+                    f"{name} has no effect with {' and '.join(given)}: leave one of them out."
+                )
+        for name, needed in _NEEDED.items():
+            if self._is_given(name) and not self._is_given(needed):
+                raise ConfigError(f"{name} has no effect without {needed}: add that, or remove it.")
+
+    def _is_given(self, name: str) -> bool:
+        default = next(f.default for f in fields(self) if f.name == name)
+        return bool(getattr(self, name) != default)
 
     @property
     def is_offline(self) -> bool:
@@ -116,10 +139,6 @@ class ProfileConfig:
         if self.kit is not None and self.measured is not None:
             raise ConfigError(
                 "kit and measured are two steps, before and after measuring: give one of them."
-            )
-        if self.front_of is not None and self.kit is None:
-            raise ConfigError(
-                f"front_of={self.front_of} chooses the networks of a kit: add kit=DIR."
             )
 
     @property

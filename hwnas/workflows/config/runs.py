@@ -79,8 +79,8 @@ class DeliveryConfig:
     #: name of one target, of a search for several; default: all targets
     target_name: str | None = None
     dir: str | None = None  #: output folder; default: runs/<verb>/<time>
-    #: epochs of each training: for export also of fine-tuning, where 0 means none; for compress
-    #: only after pruning, for few bits and for int8; default: as in the search
+    #: epochs of each training: after pruning, for few bits and for int8; for export also of
+    #: fine-tuning, where 0 means none; default: as in the search
     epochs: int | None = bounded("[0, 100_000]", None)
     #: weight of the distillation loss, as a fraction; default: as in the search
     alpha: float | None = bounded("[0, 1]", None)
@@ -282,8 +282,8 @@ class SimulateConfig:
     plan: str = ""  #: folder of a plan
     #: CSV file of arrival times, replayed for all classes; default: as in the plan
     trace: str | None = None
-    #: failures after a third of each hour: a device (one machine fails) or spot (all spot
-    #: machines); one or a list; of a repeated device another machine fails; default: none
+    #: devices that fail after a third of each hour, one or a list: one machine of a device, one
+    #: more each time that it is repeated, or spot: all spot machines; default: none
     kill: Any = None
     #: DEVICE:SPEED, thermal throttling after a third of each hour, as cpu:0.5; default: none
     throttle: str | None = None
@@ -333,8 +333,8 @@ class ReplanConfig:
     telemetry: str = ""  #: CSV file, or URL of a Prometheus server
     service: str | None = None  #: changed service.yaml; default: that of the plan
     fleet: str | None = None  #: changed fleet.yaml; default: that of the plan
-    #: penalty of starting or stopping a replica in an hour, or of loading a model, in costs of a
-    #: replica per hour
+    #: penalty for each replica that is started or stopped in an hour, and for each loaded model;
+    #: unit: the cost of one replica for one hour
     move_cost: float = bounded("[0, 1000]", 0.2)
     #: maximum fraction of an hour's replicas that may be stopped
     max_moved_fraction: float = bounded("[0, 1]", 0.2)

@@ -364,7 +364,7 @@ def check_link(configs: Sequence[SearchConfig]) -> None:
     )
 
 
-def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
+def with_common_spaces(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
     """Return the configurations of a search's targets, all with the same ``search_space``.
 
     These are the given spaces, else the default spaces of all targets, without duplicates; with

@@ -271,7 +271,8 @@ class App {
   }
 
   #choose(points, from = null) {
-    this.selection = points.size ? points : null;
+    const filters = from && from === this.parallel && from.brushes.size; // none may pass them
+    this.selection = points.size || filters ? points : null;
     if (this.parallel && from !== this.parallel) this.parallel.brushes.clear();
     this.changed();
   }

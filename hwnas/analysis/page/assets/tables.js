@@ -2,13 +2,14 @@
 
 function sortable(table) {
   const [body] = table.tBodies, before = [...body.rows], heads = [...table.tHead.rows[0].cells];
+  const number = /^[-+]?[\d.,]+(e[-+]?\d+)?(?=$|[\s%(])/i;
   const value = (row, k) => { // a number, or else the text
-    const text = row.cells[k].textContent, number = parseFloat(text.replaceAll(",", ""));
-    return Number.isNaN(number) ? text : number;
+    const text = row.cells[k].textContent;
+    return number.test(text) ? parseFloat(text.replaceAll(",", "")) : text;
   };
-  const compare = (a, b) => {
+  const compare = (a, b, sign) => {
     if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1; // unknown values last
-    return typeof a === "number" ? b - a : a.localeCompare(b);
+    return sign * (typeof a === "number" ? b - a : a.localeCompare(b));
   };
   heads.forEach((head, k) => {
     let turned = false;
@@ -16,8 +17,9 @@ function sortable(table) {
       turned = head.hasAttribute("aria-sort") && !turned;
       for (const other of heads) other.removeAttribute("aria-sort");
       const sign = turned ? -1 : 1;
-      const rows = [...before].sort((a, b) => sign * compare(value(a, k), value(b, k)));
-      head.setAttribute("aria-sort", typeof value(rows[0], k) === "number" && !turned ? "descending" : "ascending");
+      const rows = [...before].sort((a, b) => compare(value(a, k), value(b, k), sign));
+      const falls = (typeof value(rows[0], k) === "number") !== turned;
+      head.setAttribute("aria-sort", falls ? "descending" : "ascending");
       body.replaceChildren(...rows);
     };
     const text = head.textContent;
