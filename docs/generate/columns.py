@@ -18,7 +18,8 @@ CANDIDATE = {
     "energy_macs_mj": "Modelled energy of arithmetic, in mJ.",
     "energy_sram_mj": "Modelled energy of SRAM accesses, in mJ.",
     "energy_off_chip_mj": "Modelled energy of off-chip accesses, in mJ.",
-    "power_active_w": "Modelled power above idle, in W, if energy is power times latency.",
+    "power_active_w": "Power above idle, in W, if energy is power times latency, or measured.",
+    "power_idle_w": "Power of the idle device in W, with a meter.",
     "mac_utilisation": "Fraction of the peak multiply-accumulate rate that is used.",
     "dram_kib": "Off-chip memory for data besides the weights, in KiB (Vela).",
     "cycles": "Clock cycles of an inference (Vela).",
@@ -38,7 +39,8 @@ FRONT = {
     "tflite": "Path of the int8 TFLite file in the run; `tflite_sha256` is its digest.",
     "tflite_vela": "Path of the file compiled by Vela; `tflite_vela_sha256` is its digest.",
     "onnx": "Path of the ONNX file; `onnx_sha256` is its digest.",
-    "library": "Path of the library compiled by TVM; `library_sha256` is its digest.",
+    "so": "Path of the library compiled by TVM; `so_sha256` is its digest.",
+    "weights": "Path of its packed weights; `weights_sha256` is their digest.",
 }
 CASCADES = {
     "first": "Id of the network that answers first.",
@@ -65,9 +67,10 @@ def text() -> str:
     ]
     return page(
         "Columns of files",
-        "All files use the same names. `front.csv` has a row for each member of the front, "
-        "`candidates.parquet` one for each candidate in order of evaluation. Every choice of the "
-        "search space is a column of its own (`stages.0.width`), empty where it has no effect.",
+        "All files use the same names. `front.csv` has a row for each verified network; "
+        "`verified_on_front` marks those on the front. `candidates.parquet` has one for each "
+        "candidate in order of evaluation. Every choice of the search space is a column of its own "
+        "(`stages.0.width`), empty where it has no effect.",
         "## Suffixes and prefixes",
         table(
             ("Part of a name", "Meaning"),

@@ -73,15 +73,15 @@ def _metrics() -> str:
     ]
     return page(
         "Metrics",
-        "A metric is an objective (`objectives=[accuracy,latency_ms]`), a limit "
-        "(`budget.latency_ms=0.5`) and a column of files. Its name ends with its unit.",
+        "A metric is an objective (`objectives=[accuracy,latency_ms]`) and a column of files. A "
+        "cost is also a limit (`budget.latency_ms=0.5`). Its name ends with its unit.",
         table(("Name", "Meaning", "Direction", "Limit", "Remarks"), rows),
         "## Units of limits",
         "A limit has a unit (`budget.latency=0.5ms`), or the name ends with it "
         "(`budget.latency_ms=0.5`).",
         table(("Unit of the metric", "Allowed"), units.items()),
         "Costs are those of one inference, that is of `target.batch` images. `macs_m` counts one "
-        "image. Every figure has an interval and a source: see {doc}`columns`.",
+        "image. Every figure has a source and, if known, a 95 % interval: see {doc}`columns`.",
         "## Facts of a target",
         "Some metrics are derived from facts that only you know. Set them in the target file or on "
         "the command line. They count as exact.",
