@@ -1,6 +1,7 @@
 """Tables of images and targets, read by Hugging Face ``datasets`` from its hub or from files."""
 
 import errno
+import glob
 import logging
 import os
 import re
@@ -31,7 +32,9 @@ from hwnas.training.data.folders import (
 from hwnas.training.data.metadata import IMAGE, only_a_table, read_metadata
 from hwnas.training.options import DatasetConfig
 
-_PART = re.compile(r"(.+)-\d{5}-of-\d{5}")  # the name of one of several files of a split
+_PART = re.compile(
+    r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]{16})?"
+)  # the name of one of several files of a split
 #: Columns that name a group of related images.
 _GROUP = re.compile(
     "(patient|subject|speaker|participant|person|user|session|recording|video|scene|group)"
@@ -100,13 +103,13 @@ def _open(
     try:
         if path is None:
             return dict(datasets.load_dataset(config.hub_id))
-        _check_parquet(where, path)
-        if path.is_file():
-            return dict(datasets.load_dataset("parquet", data_files={"train": str(path)}))
-        if _has_card(path):
+        if path.is_dir() and _has_card(path):
             return dict(datasets.load_dataset(str(path)))
         if tables := _parquet_files(where, path):
-            return dict(datasets.load_dataset("parquet", data_files=tables))
+            _check_parquet(where, [file for paths in tables.values() for file in paths])
+            # These names are patterns.
+            escaped = {s: [glob.escape(str(file)) for file in p] for s, p in tables.items()}
+            return dict(datasets.load_dataset("parquet", data_files=escaped))
         if described := read_metadata(where, path, categorical=categorical):
             image = datasets.Image(decode=False)
             return {
@@ -167,28 +170,36 @@ def _has_card(path: Path) -> bool:
     return card.is_file() and "data_files:" in card.read_text(encoding="utf-8", errors="replace")
 
 
-def _parquet_files(where: str, path: Path) -> dict[str, list[str]]:
+def _parquet_files(where: str, path: Path) -> dict[str, list[Path]]:
     """Return the Parquet files of a folder by split, by the names of files and folders.
 
-    Splits are the names of files such as ``NAME-00000-of-00001.parquet``, else train, validation
-    and test in the path. ``datasets`` would read images beside them alone, without their labels,
-    and accepts names of splits in lower case only.
+    Splits are the names of files such as ``NAME-00000-of-00001.parquet`` if one is train, else
+    train, validation and test in the path. ``datasets`` would read images beside them alone,
+    without their labels, and accepts names of splits in lower case only.
     """
-    tables: dict[str, list[str]] = {}
-    for file in files(where, path):
-        if file.suffix == ".parquet" and not is_metadata(file):
-            if part := _PART.fullmatch(file.stem):
-                split = split_of(part[1])
-            else:
-                words = re.split(r"[-_./ \d]+", file.relative_to(path).as_posix())
-                split = next((s for s in map(split_of, words) if s in SPLITS), "")
-            tables.setdefault(split, []).append(str(file))
+    if path.is_file():
+        return {"train": [path]}
+    paths = [f for f in files(where, path) if f.suffix == ".parquet" and not is_metadata(f)]
+    parts = {f: split_of(part[1]) for f in paths if (part := _PART.fullmatch(f.stem))}
+    if "train" not in parts.values():
+        parts = {}
+    tables: dict[str, list[Path]] = {}
+    for file in paths:
+        split = parts.get(file) or _split_in(file.relative_to(path))
+        tables.setdefault(split, []).append(file)
     if (unnamed := tables.pop("", [])) and tables:
         raise DataError(
-            f"{where}: the name of {Path(unnamed[0]).name} has no split, but those of other files "
-            "have. Write train, validation or test into it, or remove it."
+            f"{where}: the name of {unnamed[0].relative_to(path)} has no split, but those of other "
+            "files have. Write train, validation or test into it, or remove it."
         )
     return {"train": unnamed} if unnamed else tables
+
+
+def _split_in(path: Path) -> str:
+    """Return the split that a path names: as a whole name, else as a word; the innermost first."""
+    names = [path.stem, *reversed(path.parts[:-1])]
+    words = [word for name in names for word in re.split(r"[\W\d_]+", name)]
+    return next((split for split in map(split_of, [*names, *words]) if split in SPLITS), "")
 
 
 def _reading_error(
@@ -214,7 +225,7 @@ def _reading_error(
     return DataError(f"{where} cannot be read: {reason}. {remedy}.")
 
 
-def _check_parquet(where: str, path: Path) -> None:
+def _check_parquet(where: str, files: Sequence[Path]) -> None:
     """Check that files are readable, have rows, and agree on the names of classes.
 
     The messages of ``datasets`` are unclear about the former, and it ignores the latter.
@@ -223,7 +234,7 @@ def _check_parquet(where: str, path: Path) -> None:
 
     first: dict[str, Any] = {}
     columns: set[str] = set()
-    for file in [path] if path.is_file() else sorted(path.rglob("*.parquet")):
+    for file in files:
         try:
             content = pq.ParquetFile(file)
             n_rows = content.metadata.num_rows

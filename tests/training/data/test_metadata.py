@@ -269,10 +269,31 @@ def test_metadata_beside_parquet_files_with_images_is_no_table(tmp_path: Path) -
     assert _sizes(load_images(tmp_path)) == [18, 2, 10]
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "photos [2024]/{}.parquet",
+        "split={}/0b1c-0.parquet",
+        "train_test_split/{}.parquet",
+        "cross_validation/{}.parquet",
+        "{}/data-00000-of-00001.parquet",
+        "cifar10-{}-00000-of-00001.parquet",
+        "{}.parquet/part-00000-0b1c.snappy.parquet",
+        "{}(1).parquet",
+    ],
+)
+def test_splits_of_parquet_files_are_words_of_paths(tmp_path: Path, layout: str) -> None:
+    for split, n in (("train", 20), ("test", 10)):
+        images = [png((8, 8), value=100 * (n == 10) + i) for i in range(n)]
+        write(tmp_path / layout.format(split), images, [*CLASSES] * (n // 2))
+    assert _sizes(load_images(tmp_path)) == [18, 2, 10]
+
+
 def test_names_of_sharded_parquet_files_are_splits(tmp_path: Path) -> None:
     for split, n in (("train", 20), ("test", 10), ("test_hard", 6)):
         images = [png((8, 8), value=40 * (n % 7) + i) for i in range(n)]
-        write(tmp_path / "data" / f"{split}-00000-of-00001.parquet", images, [*CLASSES] * (n // 2))
+        name = f"{split}-00000-of-00001-b16cd7ea4d0ae1f1.parquet"
+        write(tmp_path / "data" / name, images, [*CLASSES] * (n // 2))
     assert _sizes(load_images(tmp_path)) == [18, 2, 10]
     assert _sizes(load_images(tmp_path, test_split="test_hard"))[2] == 6
 
