@@ -195,7 +195,9 @@ def plan_task(
         outcomes.append(_confirm(first, resolve, others, progress))
     best = min(outcomes, key=lambda outcome: (outcome.is_late, outcome.plan.value))
     bound = min(best.plan.bound_kept, best.plan.value)
-    return replace(best, plan=replace(best.plan, bound_kept=bound))
+    # Hours of large tasks are corrected one by one.
+    notes = [*best.plan.notes, *best.solution.exceeded_budgets]
+    return replace(best, plan=replace(best.plan, bound_kept=bound, notes=notes))
 
 
 def raise_goodputs(

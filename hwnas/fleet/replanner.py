@@ -10,7 +10,7 @@ from hwnas.core.errors import BudgetError
 from hwnas.core.progress import Progress
 from hwnas.fleet import plan_conversion, planner
 from hwnas.fleet.hours import Hour
-from hwnas.fleet.plan import UNITS, DeploymentPlan
+from hwnas.fleet.plan import DeploymentPlan
 from hwnas.fleet.plan_changes import (
     PlanChanges,
     ReplanCause,
@@ -32,10 +32,9 @@ from hwnas.fleet.resolve import (
 )
 from hwnas.fleet.simulation import SimulationSetup
 from hwnas.fleet.solver import Solution, lower_bound
-from hwnas.fleet.task import UNSERVED, Objective, PlanningTask
+from hwnas.fleet.task import UNSERVED, PlanningTask
 from hwnas.fleet.telemetry import Telemetry
 
-_ROUNDING = 1e-6  # relative tolerance of a budget
 _CORRECTION_SHARE = 0.1  # time limit of a correction, as a fraction of the first solution's
 
 
@@ -199,19 +198,10 @@ def _check_budgets(solution: Solution) -> None:
     Raises:
         BudgetError: the solution exceeds one.
     """
-    problem = solution.task.problem
-    budgets, days = problem.service.budgets, problem.load.n_hours / 24
-    limits: dict[Objective, tuple[str, float | None]] = {
-        "cost": ("cost_per_day", budgets.cost_per_day),
-        "carbon": ("carbon_kg_per_day", budgets.carbon_kg_per_day),
-    }
-    for name, (option, limit) in limits.items():
-        per_day = solution.objective_value(name) / days
-        if limit is not None and per_day > limit * (1 + _ROUNDING):
-            raise BudgetError(
-                f"The plan takes {per_day:.4g} {UNITS[name]} a day, more than budgets.{option}="
-                f"{limit:g}. Make a new plan with hwnas plan."
-            )
+    if exceeded := solution.exceeded_budgets:
+        raise BudgetError(
+            f"{' '.join(exceeded)} Raise the budget, or make a new plan with hwnas plan."
+        )
 
 
 def _has_same_facts(old: Solution, plan: DeploymentPlan) -> bool:

@@ -21,6 +21,7 @@ from hwnas.fleet.column_generation import (
     solve_all,
 )
 from hwnas.fleet.hours import Hour, PoolRow, round_up, transfer_usd
+from hwnas.fleet.plan import UNITS
 from hwnas.fleet.program import HourBlock, OptionColumns, Program, all_hours, assemble
 from hwnas.fleet.task import UNSERVED, Array, Objective, PlanningTask, machine_values
 
@@ -33,6 +34,7 @@ _MAX_OPTIONS = 1_000  # options kept per class, hour and scenario
 _HOUR_GAP, _HOUR_S = 0.01, (1.0, 8.0)
 _MIN_S = 5.0  # minimum time limit of a step
 _EXACT = 1e-7
+_TOLERANCE = 1e-6  # relative, of limits
 
 
 @dataclass
@@ -53,6 +55,24 @@ class Solution:
     def value(self) -> float:
         """Value of the task's objective over all hours in $, kg of CO2 or kWh."""
         return self.objective_value(self.task.objective)
+
+    @property
+    def exceeded_budgets(self) -> list[str]:
+        """Sentences on the daily budgets of the service file that the solution exceeds."""
+        problem, sentences = self.task.problem, []
+        budgets, days = problem.service.budgets, problem.load.n_hours / 24
+        limits: dict[Objective, tuple[str, float | None]] = {
+            "cost": ("cost_per_day", budgets.cost_per_day),
+            "carbon": ("carbon_kg_per_day", budgets.carbon_kg_per_day),
+        }
+        for name, (option, limit) in limits.items():
+            per_day = self.objective_value(name) / days
+            if limit is not None and per_day > limit * (1 + _TOLERANCE):
+                sentences.append(
+                    f"The plan takes {per_day:.4g} {UNITS[name]} a day, more than "
+                    f"budgets.{option}={limit:g}."
+                )
+        return sentences
 
     def objective_value(self, objective: Objective) -> float:
         """Return the value of an objective over all hours in $, kg of CO2 or kWh."""
@@ -351,7 +371,8 @@ def _polish(
     solution.bound_kept = max(solution.bound_kept, better.bound)
     if start is None or better.values is None:
         return
-    if better.cost <= float(program.cost @ start) + 1e-9:
+    exceeds = (program.matrix @ start > program.high * (1 + _TOLERANCE) + _TOLERANCE).any()
+    if exceeds or better.cost <= float(program.cost @ start) + 1e-9:
         solution.hours, solution.owned = read_solution(task, program, better, part)
 
 

@@ -19,6 +19,7 @@ from hwnas.tasks import recorded_task
 from hwnas.tasks.metrics import costs_in, quality_in
 from hwnas.workflows.config.search import MAX_TRIALS
 
+_MAX_PAUSES = 3  # between commands of one search
 _AFTER = re.compile(r".*_after_(\d+)_epochs")
 
 
@@ -218,7 +219,7 @@ def _seconds_per_trial(ends: Sequence[float]) -> float:
     Pauses are the few longest times if they are ten times as long as the next.
     """
     gaps = sorted((b - a for a, b in pairwise(ends)), reverse=True)
-    lengths = range(1, len(gaps) // 8 + 1)
+    lengths = range(1, min(_MAX_PAUSES, len(gaps) // 8) + 1)
     n_pauses = max((n for n in lengths if gaps[n - 1] > 10 * gaps[n]), default=0)
     return fmean(gaps[n_pauses:])
 

@@ -595,6 +595,7 @@ def test_teacher_is_most_accurate_within_quarter_of_time(
         ),
         n_macs=lambda genotype: (10, 30, 20, 40)[size(genotype)],
         checkpoint=checkpoint,
+        is_kept=lambda _: False,
         teaching_s=lambda genotype: (20.0, 130.0, 70.0, 300.0)[size(genotype)],
     )
     remaining_s = math.inf if minutes is None else 60 * minutes
@@ -602,6 +603,11 @@ def test_teacher_is_most_accurate_within_quarter_of_time(
         size(schedule.choose_teacher(candidates, candidates, finisher, lambda: remaining_s))
         == expected
     )
+    if minutes == 9.0 and started == 2:  # a larger one was stopped, as it was too slow
+        finisher.checkpoint = lambda _: SimpleNamespace(n_steps=lambda: 7)
+        finisher.is_kept = lambda genotype: size(genotype) == 2
+        kept = schedule.choose_teacher(candidates, candidates, finisher, lambda: remaining_s)
+        assert size(kept) == 2
     if minutes == 0.1:  # too few: the started teacher continues
         started = 3
         few = schedule.choose_teacher(candidates[:2], candidates, finisher, lambda: -1.0)

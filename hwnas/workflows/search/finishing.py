@@ -174,12 +174,12 @@ class _Finishing:
     def _choose_teacher(self, wanted: Sequence[Candidate]) -> list[Genotype]:
         """Return the teacher, if there is one, and add it to the fine-tuner."""
         state, allowance = self._state, self._allowance
-        if not (wanted and self._trains and self._config.alpha):
+        if not ((wanted or state.slow_teachers) and self._trains and self._config.alpha):
             return []
         if (teacher := state.finisher.teacher) is not None and teacher.id in state.finished:
             return [teacher]
         slow = state.slow_teachers
-        if len(slow) >= _MAX_TEACHERS or (slow and allowance.left_s() <= 0):
+        if len(slow) >= _MAX_TEACHERS or (slow and (not wanted or allowance.left_s() <= 0)):
             parts = state.finisher.parts
             config = replace(parts.config, finish=replace(self._config, alpha=0.0))
             parts = components.retargeted(parts, config)

@@ -119,8 +119,8 @@ def choose_teacher(
 
     Without a time limit, it is the most accurate one in ``wanted``. With one, both must fit into a
     quarter of the remaining time; if none fits, it is the smallest network. A resumed run with a
-    limit keeps the most accurate network with stored steps, unless one that fits is significantly
-    more accurate.
+    limit keeps the most accurate network whose training is complete, else the most accurate one
+    with stored steps, unless one that fits is significantly more accurate.
 
     Args:
         wanted: Candidates to fine-tune.
@@ -137,8 +137,10 @@ def choose_teacher(
     best = ordered(wanted)
     if math.isinf(left_s()):
         return best[0].genotype
-    before = (c for c in chain(best, ordered(scored)) if finisher.checkpoint(c.genotype).n_steps())
-    started = next(before, None)
+    before = [c for c in chain(best, ordered(scored)) if finisher.checkpoint(c.genotype).n_steps()]
+    # A more accurate one whose training is incomplete was stopped, as it was too slow.
+    complete = (c for c in before if finisher.is_kept(c.genotype))
+    started = next(chain(complete, before), None)
     if started is best[0]:
         return started.genotype
     first = _first_within(_TEACHER_FRACTION * left_s(), best, finisher)
