@@ -127,7 +127,8 @@ class SearchResult(os.PathLike[str]):
         out. Example: ``result.best(latency_ms=0.5, flash_kib=100)["id"]``.
 
         Args:
-            limits: Limits by column, see :meth:`FrontTable.best`.
+            limits: Limits by column: upper limits, or lower limits of metrics to be maximised. A
+                value equal to its limit is allowed.
 
         Raises:
             ConfigError: there is no such column, or no network is on the front or within the
