@@ -21,9 +21,10 @@ from hwnas.fleet.plan import (
 from hwnas.fleet.problem import PlanningProblem
 from hwnas.fleet.resolve import Running
 from hwnas.fleet.solver import Solution
-from hwnas.fleet.task import Array, PlanningTask
+from hwnas.fleet.task import Array, Objective, PlanningTask
 
 _MIN_RATE = 1e-6  # of a route: below is rounding
+_TOLERANCE = 1e-6  # relative, of budgets
 
 
 def to_plan(solution: Solution, notes: Sequence[str] = ()) -> DeploymentPlan:
@@ -326,3 +327,21 @@ def _is_same(task: PlanningTask, back: Hour, i: int, plan: DeploymentPlan) -> bo
 def _is_kind(now: PoolType, previous: PoolType) -> bool:
     """Return True if a pool type is unchanged; plans of earlier versions lack ``ran``."""
     return previous == (replace(now, ran=None) if previous.ran is None else now)
+
+
+def exceeded_budgets(solution: Solution) -> list[str]:
+    """Return sentences on the daily budgets of the service file that a solution exceeds."""
+    problem, sentences = solution.task.problem, []
+    budgets, days = problem.service.budgets, problem.load.n_hours / 24
+    limits: dict[Objective, tuple[str, float | None]] = {
+        "cost": ("cost_per_day", budgets.cost_per_day),
+        "carbon": ("carbon_kg_per_day", budgets.carbon_kg_per_day),
+    }
+    for name, (option, limit) in limits.items():
+        per_day = solution.objective_value(name) / days
+        if limit is not None and per_day > limit * (1 + _TOLERANCE):
+            sentences.append(
+                f"The plan takes {per_day:.4g} {plans.UNITS[name]} a day, more than "
+                f"budgets.{option}={limit:g}."
+            )
+    return sentences

@@ -13,7 +13,7 @@ from hwnas.fleet.hours import Flow, placement_rates
 from hwnas.fleet.model_sources import untimed_batches
 from hwnas.fleet.placements import Goodputs
 from hwnas.fleet.plan import DeploymentPlan
-from hwnas.fleet.plan_conversion import to_plan
+from hwnas.fleet.plan_conversion import exceeded_budgets, to_plan
 from hwnas.fleet.problem import PlanningProblem, ignored_predictions, missing_key_notes
 from hwnas.fleet.routes import PlanChoices, find_choices
 from hwnas.fleet.simulation import (
@@ -196,7 +196,7 @@ def plan_task(
     best = min(outcomes, key=lambda outcome: (outcome.is_late, outcome.plan.value))
     bound = min(best.plan.bound_kept, best.plan.value)
     # Hours of large tasks are corrected one by one.
-    notes = [*best.plan.notes, *best.solution.exceeded_budgets]
+    notes = [*best.plan.notes, *exceeded_budgets(best.solution)]
     return replace(best, plan=replace(best.plan, bound_kept=bound, notes=notes))
 
 

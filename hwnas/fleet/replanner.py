@@ -198,7 +198,7 @@ def _check_budgets(solution: Solution) -> None:
     Raises:
         BudgetError: the solution exceeds one.
     """
-    if exceeded := solution.exceeded_budgets:
+    if exceeded := plan_conversion.exceeded_budgets(solution):
         raise BudgetError(
             f"{' '.join(exceeded)} Raise the budget, or make a new plan with hwnas plan."
         )

@@ -21,7 +21,6 @@ from hwnas.fleet.column_generation import (
     solve_all,
 )
 from hwnas.fleet.hours import Hour, PoolRow, round_up, transfer_usd
-from hwnas.fleet.plan import UNITS
 from hwnas.fleet.program import HourBlock, OptionColumns, Program, all_hours, assemble
 from hwnas.fleet.task import UNSERVED, Array, Objective, PlanningTask, machine_values
 
@@ -55,24 +54,6 @@ class Solution:
     def value(self) -> float:
         """Value of the task's objective over all hours in $, kg of CO2 or kWh."""
         return self.objective_value(self.task.objective)
-
-    @property
-    def exceeded_budgets(self) -> list[str]:
-        """Sentences on the daily budgets of the service file that the solution exceeds."""
-        problem, sentences = self.task.problem, []
-        budgets, days = problem.service.budgets, problem.load.n_hours / 24
-        limits: dict[Objective, tuple[str, float | None]] = {
-            "cost": ("cost_per_day", budgets.cost_per_day),
-            "carbon": ("carbon_kg_per_day", budgets.carbon_kg_per_day),
-        }
-        for name, (option, limit) in limits.items():
-            per_day = self.objective_value(name) / days
-            if limit is not None and per_day > limit * (1 + _TOLERANCE):
-                sentences.append(
-                    f"The plan takes {per_day:.4g} {UNITS[name]} a day, more than "
-                    f"budgets.{option}={limit:g}."
-                )
-        return sentences
 
     def objective_value(self, objective: Objective) -> float:
         """Return the value of an objective over all hours in $, kg of CO2 or kWh."""

@@ -24,17 +24,13 @@ from hwnas.training.data.folders import (
     chosen_splits,
     files,
     is_image,
-    is_metadata,
     left_out_notes,
     remedy,
     split_of,
 )
-from hwnas.training.data.metadata import IMAGE, only_a_table, read_metadata
+from hwnas.training.data.metadata import IMAGE, only_a_table, parquet_files, read_metadata
 from hwnas.training.options import DatasetConfig
 
-_PART = re.compile(
-    r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]{16})?"
-)  # the name of one of several files of a split
 #: Columns that name a group of related images.
 _GROUP = re.compile(
     "(patient|subject|speaker|participant|person|user|session|recording|video|scene|group)"
@@ -105,7 +101,7 @@ def _open(
             return dict(datasets.load_dataset(config.hub_id))
         if path.is_dir() and _has_card(path):
             return dict(datasets.load_dataset(str(path)))
-        if tables := _parquet_files(where, path):
+        if tables := parquet_files(where, path):
             _check_parquet(where, [file for paths in tables.values() for file in paths])
             # These names are patterns.
             escaped = {s: [glob.escape(str(file)) for file in p] for s, p in tables.items()}
@@ -168,38 +164,6 @@ def _has_card(path: Path) -> bool:
     """Return whether a folder has a file ``README.md`` of the hub that says what to read."""
     card = path / "README.md"
     return card.is_file() and "data_files:" in card.read_text(encoding="utf-8", errors="replace")
-
-
-def _parquet_files(where: str, path: Path) -> dict[str, list[Path]]:
-    """Return the Parquet files of a folder by split, by the names of files and folders.
-
-    Splits are the names of files such as ``NAME-00000-of-00001.parquet`` if one is train, else
-    train, validation and test in the path. ``datasets`` would read images beside them alone,
-    without their labels, and accepts names of splits in lower case only.
-    """
-    if path.is_file():
-        return {"train": [path]}
-    paths = [f for f in files(where, path) if f.suffix == ".parquet" and not is_metadata(f)]
-    parts = {f: split_of(part[1]) for f in paths if (part := _PART.fullmatch(f.stem))}
-    if "train" not in parts.values():
-        parts = {}
-    tables: dict[str, list[Path]] = {}
-    for file in paths:
-        split = parts.get(file) or _split_in(file.relative_to(path))
-        tables.setdefault(split, []).append(file)
-    if (unnamed := tables.pop("", [])) and tables:
-        raise DataError(
-            f"{where}: the name of {unnamed[0].relative_to(path)} has no split, but those of other "
-            "files have. Write train, validation or test into it, or remove it."
-        )
-    return {"train": unnamed} if unnamed else tables
-
-
-def _split_in(path: Path) -> str:
-    """Return the split that a path names: as a whole name, else as a word; the innermost first."""
-    names = [path.stem, *reversed(path.parts[:-1])]
-    words = [word for name in names for word in re.split(r"[\W\d_]+", name)]
-    return next((split for split in map(split_of, [*names, *words]) if split in SPLITS), "")
 
 
 def _reading_error(

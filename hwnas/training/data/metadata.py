@@ -1,4 +1,4 @@
-"""Files ``metadata.csv``, ``metadata.jsonl`` and ``metadata.parquet`` that describe images."""
+"""Tables of a folder: metadata files that describe images, and splits of Parquet files."""
 
 import csv
 import re
@@ -18,6 +18,8 @@ from hwnas.training.data.folders import FORMATS, files, is_image, is_metadata, s
 IMAGE = "image"  #: column of images in the results
 _FILE = "file_name"  #: column of paths, relative to the folder of the table
 _FOLDER = "hwnas:folder"  #: column of the first folders of paths, while tables are read
+#: The name of one of several files of a split.
+_PART = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]{16})?")
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(nan|inf|infinity)", re.IGNORECASE)
 
@@ -185,3 +187,35 @@ def _by_folder(where: str, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         for split in SPLITS
         if split in named
     }
+
+
+def parquet_files(where: str, path: Path) -> dict[str, list[Path]]:
+    """Return the Parquet files of a folder by split, by the names of files and folders.
+
+    Splits are the names of files such as ``NAME-00000-of-00001.parquet`` if one is train, else
+    train, validation and test in the path. ``datasets`` would read images beside them alone,
+    without their labels, and accepts names of splits in lower case only.
+    """
+    if path.is_file():
+        return {"train": [path]}
+    paths = [f for f in files(where, path) if f.suffix == ".parquet" and not is_metadata(f)]
+    parts = {f: split_of(part[1]) for f in paths if (part := _PART.fullmatch(f.stem))}
+    if "train" not in parts.values():
+        parts = {}
+    tables: dict[str, list[Path]] = {}
+    for file in paths:
+        split = parts.get(file) or _split_in(file.relative_to(path))
+        tables.setdefault(split, []).append(file)
+    if (unnamed := tables.pop("", [])) and tables:
+        raise DataError(
+            f"{where}: the name of {unnamed[0].relative_to(path)} has no split, but those of other "
+            "files have. Write train, validation or test into it, or remove it."
+        )
+    return {"train": unnamed} if unnamed else tables
+
+
+def _split_in(path: Path) -> str:
+    """Return the split that a path names: as a whole name, else as a word; the innermost first."""
+    names = [path.stem, *reversed(path.parts[:-1])]
+    words = [word for name in names for word in re.split(r"[\W\d_]+", name)]
+    return next((split for split in map(split_of, [*names, *words]) if split in SPLITS), "")
