@@ -102,9 +102,9 @@ class _Finishing:
         self._update_candidates()
         done = [c for c in self._candidates if c.id in state.finished]
         state.among_finished = _posteriors(self._contexts, self._views, done, state.finished)
-        hurried = state.without_int8_training
-        state.finisher = replace(state.finisher, without_int8_training=hurried)
-        allowance.end(was_short=bool(state.left_out - {*state.collapsed} or hurried))
+        without_int8 = state.without_int8_training
+        state.finisher = replace(state.finisher, without_int8_training=without_int8)
+        allowance.end(was_short=bool(state.left_out - {*state.collapsed} or without_int8))
         return state
 
     def _train_all(self) -> None:
