@@ -224,18 +224,20 @@ class TrainingTimes:
         return max(1, fitting(N_MEMBERS), min(shortest, fitting(_MIN_MEMBERS)))
 
     def within(self, names: Iterable[str], epochs: int, core_s: float, left_s: float) -> list[str]:
-        """Return the ids of the networks that fit into the remaining time together, in their order.
+        """Return the ids of the networks that can be fine-tuned together, in their order.
+
+        Most networks need no int8 training, so it is not counted.
 
         Args:
             names: Ids of the networks, in the order of preference.
             epochs: Epochs of each network.
-            core_s: Remaining seconds of all processes together, for fine-tuning and int8 training.
-            left_s: Remaining seconds until the end, for the fine-tuning of each network.
+            core_s: Remaining seconds of all processes together.
+            left_s: Remaining seconds until the end.
         """
         chosen = list[str]()
         for name in names:
-            seconds = self.member_s(name, epochs)
-            if self.training_s(name, epochs) <= left_s and seconds <= core_s:
+            seconds = self.training_s(name, epochs)
+            if seconds <= min(core_s, left_s):
                 chosen.append(name)
                 core_s -= seconds
         return chosen

@@ -69,7 +69,7 @@ class FinetuneSchedule:
         return self._times.member_s(genotype.id, self.epochs)
 
     def n_expected(self) -> int:
-        """Return the number of networks that fit into the remaining time."""
+        """Return the number of networks that can be fine-tuned in the remaining time."""
         left_s = self.slot.left_s()
         return len(self._times.within(self._times.names, self.epochs, self._n * left_s, left_s))
 

@@ -108,7 +108,7 @@ def test_networks_within_budget_keep_their_order() -> None:
     names = ["n50", "n100", "n20", "n30"]
     assert TIMES.within(names, 1, 100.0, 100.0) == names
     assert TIMES.within(names, 1, 100.0, 6.0) == ["n50", "n20", "n30"]
-    assert TIMES.within(names, 1, 12.0, 100.0) == ["n50", "n20"]
+    assert TIMES.within(names, 1, 7.0, 100.0) == ["n50", "n20"]
 
 
 def test_completed_trainings_correct_estimates() -> None:
