@@ -130,14 +130,14 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
         HwnasError: an error that the user can fix; the message says how.
     """
     first = configs[0]
-    if isinstance(first, config.VerifyConfig):
-        resolve_name("hwnas.cli.inspect:verify_command")(first)
-        return
     if isinstance(first, config.SplitConfig):
         resolve_name("hwnas.cli.fleet:split_command")(configs, arguments)
         return
     if len(configs) > 1:
         config.check_common(configs)
+    if isinstance(first, config.VerifyConfig):
+        resolve_name("hwnas.cli.inspect:verify_command")(first)
+        return
     if (name := _ALONE.get(type(first))) is not None:
         resolve_name(name)(first)
     elif (name := _OTHERS.get(type(first))) is not None:

@@ -19,6 +19,7 @@ from hwnas.export.proof_file import (
     exits_from_json,
     operators_from_json,
     target_of,
+    without_compiler,
 )
 from hwnas.export.reference_images import prepared, read_reference_images
 from hwnas.hardware import backends
@@ -210,7 +211,7 @@ def _with_facts(target: Target, before: Target) -> Target:
 
 def _recorded_figures(recorded: Proof, target: Target) -> Quantities:
     """Return the figures of the proof, if it is of the same target."""
-    return quantities_from_json(recorded["figures"]) if _is_same_target(recorded, target) else {}
+    return quantities_from_json(recorded["figures"]) if is_same_target(recorded, target) else {}
 
 
 def _limits(recorded: Proof, target: Target) -> dict[str, float]:
@@ -226,8 +227,9 @@ def _limits(recorded: Proof, target: Target) -> dict[str, float]:
     return {name: entry["limit"] for name, entry in entries.items() if name not in early}
 
 
-def _is_same_target(recorded: Proof, target: Target) -> bool:
-    return facts(target) == facts(target_of(recorded))
+def is_same_target(recorded: Proof, target: Target) -> bool:
+    """Return True if a target is that of the proof; its C compiler may differ."""
+    return without_compiler(facts(target)) == facts(target_of(recorded))
 
 
 def _check_there(name: str, recorded: Proof, target: Target) -> None:

@@ -213,7 +213,7 @@ class _CompressionJob:
 
     def _estimated_cost(self, lowered: Graph) -> Cost:
         config = self.pick.context.config
-        cost = base.backend_of(config.target).estimate(lowered)
+        cost = base.backend_of(config.target).estimate(lowered, config.cost)
         if cost is None:
             raise ConfigError(
                 f"Target '{config.target.name}' is measured, but compress needs a target whose "

@@ -180,7 +180,13 @@ def _front_probabilities(pool: Sequence[Candidate], ms: Floats, std: Floats) -> 
 
 def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     target = config.target
-    facts = {"batch": target.batch, "dtype": target.dtype, "threads": target.threads}
+    facts = {
+        "batch": target.batch,
+        "dtype": target.dtype,
+        "threads": target.threads,
+        "channels": parts.signature.in_channels,
+        "outputs": parts.signature.n_outputs,
+    }
     readings = measurements.read_measurements(
         _files(config.measured), parts.space, facts, config.drift
     )
@@ -262,12 +268,12 @@ def _lost_measurements(path: Path, device: MeasuredDevice, allowed: float) -> li
     """Return a warning about networks in an existing file that the new device file lacks.
 
     Raises:
-        TableError: the file has other spaces or settings, or other latencies of the same networks.
+        TableError: the file cannot be read, or has other spaces or settings, or other latencies of
+            the same networks.
     """
-    try:
-        before = device_file.load_device_file(path)
-    except TableError:  # missing or unreadable
+    if not path.exists():
         return []
+    before = device_file.load_device_file(path)
     another = "another file with target.offline.file=OTHER.json, or delete it."
     other = [space for space in before.spaces if space not in device.spaces]
     if before.setting != device.setting:

@@ -8,13 +8,14 @@ import contextlib
 import importlib.util
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from hwnas import tasks
-from hwnas.core.errors import DataError, DeviceError, HwnasError, ProofError, RunError
+from hwnas.core.errors import ConfigError, DataError, DeviceError, HwnasError, ProofError, RunError
 from hwnas.export import early_exits, measure, recomputation, runtimes
 from hwnas.export import folder as folders
 from hwnas.export import proof_file as proofs
@@ -131,7 +132,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
     if not config.key:
         reporter.say([recomputation.unproven(folder, recorded)])
     failed = [c["name"] for c in recorded["checks"] if not c["holds"]] + repeating.all_failed
-    if config.target is not None:
+    if config.target is not None and not failed:
         for measured in measure.measure(folder, recorded, config.target, config):
             reporter.say(measured.lines())
             failed += measured.failed
@@ -152,7 +153,13 @@ class _RepeatedProof:
         self._task, self._known = tasks.from_json({**recorded["task"]}), recorded["artefacts"]
         self._label = metric_of(self._task.metric).label
         self._reporter = reporter
+        self._target = target = target_of(recorded)
+        if config.target is not None and measure.is_same_target(recorded, config.target):
+            target = config.target  # with its C compiler
+        #: target on which files are run; their outputs need no meter
+        self._running_target = replace(target, meter="none", meter_channel="")
         self._sessions: dict[str, Session] = {}
+        self._not_run: list[str] = []
         self._exits = None
         if "exits" in recorded:
             self._exits = RepeatedExits(folder, recorded, recorded["exits"], self._task)
@@ -168,37 +175,55 @@ class _RepeatedProof:
             RunError: none runs.
         """
         worker: RetryingPool | None = None
-        hindrances = []
         for name in self._recorded["artefacts"]:
             if why := self._hindrance(name):
-                self._say(f"{name}: not run, {why}.")
-                hindrances.append(f"{name}: {why}")
+                self._leave_out(name, why)
                 continue
-            if runtimes.needs_worker(name):
-                target = proofs.target_of(self._recorded)
-                worker = worker or stack.enter_context(measure.worker(target, self._config))
-            if name == self._recorded["own_artefact"] and (message := self._engine_message()):
-                self._say(f"{name}: {message}")
+            is_on_engine = name == self._recorded["own_artefact"] and self._has_engine
+            if is_on_engine or runtimes.needs_worker(name):
+                worker = worker or stack.enter_context(
+                    measure.worker(self._running_target, self._config)
+                )
+            if name == self._recorded["own_artefact"] and not is_on_engine:
+                self._reporter.say(self._engine_message())
             with self._catch_failures(name):
-                self._sessions[name] = self._session(name, worker)
+                self._sessions[name] = self._session(name, worker, is_on_engine=is_on_engine)
+        self._check_any_runs()
+
+    @property
+    def _has_engine(self) -> bool:
+        """Whether the export was checked with an engine in a process of its own that is here."""
+        given, own = self._config.target, self._target
+        return own.engine != own.runtime and given is not None and given.engine == own.engine
+
+    def _engine_message(self) -> list[str]:
+        """Return how the target runs its own artefact, if this machine runs it differently."""
+        target = self._target
+        if target.engine == target.runtime:
+            return []
+        return [
+            f"{self._recorded['own_artefact']}: outputs are those of {target.runtime} on this CPU, "
+            f"but the export was checked with {target.engine}. To repeat that, add "
+            f"+target={target.name}."
+        ]
+
+    def _leave_out(self, name: str, why: str) -> None:
+        """Report that an artefact is not run."""
+        self._say(f"{name}: not run, {why}.")
+        self._not_run.append(f"{name}: {why}")
+
+    def _check_any_runs(self) -> None:
+        """Raise ``RunError`` if no artefact runs on this machine, and none failed."""
         if not self._sessions and not self.failed:
             raise RunError(
                 f"{self._folder}: none of its files can run on this machine. "
-                f"{'; '.join(hindrances)}."
+                f"{'; '.join(self._not_run)}."
             )
 
-    def _engine_message(self) -> str:
-        """Return how the target runs its own artefact, if this machine runs it differently."""
-        target = proofs.target_of(self._recorded)
-        if target.engine == target.runtime:
-            return ""
-        return (
-            f"outputs are those of {target.runtime} on this CPU, but the export was checked with "
-            f"{target.engine}. To repeat that, add +target={target.name}."
-        )
-
-    def _session(self, name: str, worker: RetryingPool | None) -> Session:
+    def _session(self, name: str, worker: RetryingPool | None, *, is_on_engine: bool) -> Session:
         """Return a session of an artefact; ``model.py`` is written again instead of executed."""
+        if is_on_engine and worker is not None:
+            return runtimes.WorkerSession(runtimes.paths(self._folder, name), worker)
         if name != runtimes.TORCH:
             return runtimes.session(self._folder, name, worker)
         with tempfile.TemporaryDirectory() as temporary:
@@ -227,6 +252,7 @@ class _RepeatedProof:
                     f"images ({self._label} {format_value(self._task.metric, figure.value)})."
                 )
                 self.failed += [] if check.holds else [check.name]
+        self._check_any_runs()
         if self._exits is not None:
             with self._catch_failures("segments"):
                 self._reporter.say(self._exits.bits(images))
@@ -276,7 +302,7 @@ class _RepeatedProof:
     def _hindrance(self, name: str) -> str:
         if (why := runtimes.unavailable_reason(name)) or not runtimes.needs_worker(name):
             return why
-        target = proofs.target_of(self._recorded)
+        target = self._running_target
         if not self._config.key and self._config.target is None:
             return (
                 "it is native code of the export; to run it, check its signature with key=FILE, or "
@@ -311,6 +337,9 @@ class _RepeatedProof:
         except Exception as error:  # each runtime raises its own errors
             if isinstance(error, DeviceError) and self._config.rpc.tracker:
                 raise
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            self.failed.append(f"{name}: {reason.rstrip('.')}")
+            reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
             self._sessions.pop(name, None)
+            if isinstance(error, ConfigError):  # of this machine, not of the file
+                self._leave_out(name, reason)
+            else:
+                self.failed.append(f"{name}: {reason}")

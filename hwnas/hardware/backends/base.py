@@ -148,10 +148,10 @@ class Backend(Protocol):
         """
         ...
 
-    def estimate(self, graph: Graph) -> Cost | None:
+    def estimate(self, graph: Graph, cost: str | None = None) -> Cost | None:
         """Return the estimated cost of a network (a graph that is not fused).
 
-        ``None`` if the target is measured instead.
+        ``None`` if the target is measured instead. ``cost`` is as in ``artefacts``.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -31,9 +32,9 @@ class EstimatedBackend:
 
     target: Target
     cost_models: CostModels  #: functions that create the cost models, by name
-    estimate: Callable[[Graph], Cost]  #: default estimate of a network that is not fused
+    default_estimate: Callable[[Graph], Cost]  #: for a network that is not fused
     not_measurable: str  #: message of the error that ``remeasure`` raises
-    #: Functions used instead of ``estimate``, by the name of the search's cost model.
+    #: Functions used instead of ``default_estimate``, by the name of the search's cost model.
     by_cost_model: Mapping[str, Callable[[Graph], Cost]] = field(default_factory=dict)
     measurements: Path | None = None  #: file that the estimates are based on
 
@@ -47,12 +48,16 @@ class EstimatedBackend:
         """
         onnx_files.check_int8(graph, self.target)
 
+    def estimate(self, graph: Graph, cost: str | None = None) -> Cost:
+        """Return the cost of a network by the cost model ``cost``; see ``Backend.estimate``."""
+        return self.by_cost_model.get(cost or "", self.default_estimate)(graph)
+
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "EstimatedArtefacts":
         """Return the object that writes ONNX files and estimates their costs.
 
-        The cost model ``cost`` estimates, by default ``estimate``; ``bench`` is not used.
+        The cost model ``cost`` estimates, by default ``default_estimate``; ``bench`` is not used.
         """
-        estimate = self.by_cost_model.get(cost or "", self.estimate)
+        estimate = partial(self.estimate, cost=cost)
         return EstimatedArtefacts(self.target, estimate, self.not_measurable)
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:

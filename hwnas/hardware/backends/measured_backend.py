@@ -60,7 +60,7 @@ class MeasuredBackend:
         """
         onnx_files.check_int8(graph, self.target)
 
-    def estimate(self, graph: Graph) -> Cost | None:
+    def estimate(self, graph: Graph, cost: str | None = None) -> Cost | None:
         """Return ``None``: the target is measured."""
         return None
 

@@ -41,6 +41,7 @@ _SEPARATORS = ",;\t"
 _MIN_MS, _MAX_MS = 1e-6, 1e8  #: a clock cycle, and a day
 _MIN_READINGS = 2  #: minimum number of sentinel readings to check the speed
 _FACTS = ("batch", "dtype", "threads")  #: columns that must match the target, if present
+_DATA_FACTS = ("channels", "outputs")  #: columns that must match the data set, if present
 _MIN_FOR_STEP = 5  #: fewer values may have a common divisor by chance
 _SAME_IN_ALL = ("machine", "runtime", "provider")  #: columns that must have one value, if present
 
@@ -86,7 +87,8 @@ def read_measurements(
     Args:
         paths: The files of one device, in the order of measurement.
         space: The search space of the networks.
-        facts: ``batch``, ``dtype`` and ``threads`` of the target, which rows must match.
+        facts: ``batch``, ``dtype`` and ``threads`` of the target, and ``channels`` (of images) and
+            ``outputs`` of the data set, which rows must match.
         allowed: Allowed relative difference of repeated measurements of a network (0.03: 3 %).
 
     Raises:
@@ -211,6 +213,8 @@ class _Kit(TypedDict):
     batch: int
     dtype: str
     threads: int
+    channels: NotRequired[int]
+    outputs: NotRequired[int]
     networks: list[_KitNetwork]
 
 
@@ -220,7 +224,7 @@ def _with_genotypes(rows: Sequence[dict[str, str]], folder: Path) -> list[dict[s
         kit = read_json(_Kit, folder / "kit.json", TableError)
     except FileNotFoundError:
         return [row | _model_columns(row["model"], folder) for row in rows]
-    facts = {"batch": str(kit["batch"]), "dtype": kit["dtype"], "threads": str(kit["threads"])}
+    facts = {name: str(kit[name]) for name in (*_FACTS, *_DATA_FACTS) if name in kit}  # type: ignore[literal-required]
     by_id = {network["id"]: network for network in kit["networks"]}
     return [facts | row | _kit_columns(row["model"] or "", by_id) for row in rows]
 
@@ -239,18 +243,21 @@ def _model_columns(model: str, folder: Path) -> dict[str, str]:
 
     None either for pruned networks and segments: the latency is not that of their genotype.
     """
+    if not model:
+        return {"genotype": ""}
     path, content = folder / model.replace("\\", "/"), dict[str, Any]()
     parts = re.split(r"[._]", path.name)
     proof = (path if path.is_dir() else path.parent) / "proof.json"
     record = path.with_name(f"{parts[0]}.json")  # of the network ID in RUN/models
     if proof.is_file():
         proven = read_json(dict[str, Any], proof, TableError)
-        pruned = any(step["step"] == "narrowed" for step in proven["finishing"]["steps"])
-        if not pruned and (path.is_dir() or path.name in proven["files"]):
-            content = proven["model"]
-    elif model and record.is_file():
+        steps = proven.get("finishing", {}).get("steps", [])
+        pruned = any(step["step"] == "narrowed" for step in steps)
+        if not pruned and (path.is_dir() or path.name in proven.get("files", {})):
+            content = proven.get("model", {})
+    elif record.is_file():
         content = read_json(dict[str, Any], record, TableError)
-    if not content or any(re.fullmatch(r"segment\d+", part) for part in parts):
+    if "genotype" not in content or any(re.fullmatch(r"segment\d+", part) for part in parts):
         return {"genotype": ""}
     columns = {"genotype": json.dumps(content["genotype"])}
     if space := content.get("search_space"):
@@ -360,6 +367,12 @@ def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
     for name in _FACTS:
         if row.get(name) and row[name] != str(facts[name]):
             raise ValueError(f"measured with {name}={row[name]}: set target.{name}={row[name]}")
+    for name in _DATA_FACTS:
+        if row.get(name) and row[name] != str(facts[name]):
+            raise ValueError(
+                f"its network has {row[name]} {name}, those of the data set have {facts[name]}: "
+                "give the dataset options with which the kit was made"
+            )
 
 
 def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import io
 import json
 import os
 import random
@@ -43,7 +44,7 @@ MIN_PASSES, MAX_PASSES, EVERY = 3, 8, 5  # a sentinel is measured after every fi
 COLUMNS = [
     *("network", "role", "search_space", "genotype", "sha256", "step", "pass"),
     *("p10_ms", "p50_ms", "p90_ms", "p99_ms", "n_runs", "energy_mj"),
-    *("batch", "dtype", "threads", "runtime", "version", "provider"),
+    *("batch", "dtype", "threads", "channels", "outputs", "runtime", "version", "provider"),
     *("machine", "clock_mhz", "temperature_c", "time", "tool"),
 ]
 
@@ -86,23 +87,32 @@ class Results:
         self.passes: dict[str, Runs] = {}
         self.step = 0
         if path.exists() and path.stat().st_size:
-            complete = path.read_bytes().rpartition(b"\n")
-            if complete[2]:  # the last row is incomplete
-                path.write_bytes(b"".join(complete[:2]))
-            with path.open(newline="") as file:
-                reader = csv.DictReader(file)
-                # an older script wrote fewer columns
-                self.columns = list(reader.fieldnames or COLUMNS)
-                if absent := [n for n in ("network", "p50_ms", "time") if n not in self.columns]:
-                    sys.exit(
-                        f"{path} has no column {absent[0]}: another program wrote it. To keep it, "
-                        "write to another file: --results OTHER.csv."
-                    )
-                for row in reader:
-                    if row["p50_ms"] and row["time"]:  # else the row is incomplete
-                        self._check(row)
-                        self.passes.setdefault(row["network"], []).append(float(row["p50_ms"]))
-                        self.step += 1
+            complete, end, rest = path.read_bytes().rpartition(b"\n")
+            if not end and ",".join(COLUMNS).encode().startswith(rest):  # an incomplete header
+                path.write_bytes(b"")
+                return
+            reader = csv.DictReader(io.StringIO((complete + end).decode("utf-8", "replace")))
+            # an older script wrote fewer columns
+            self.columns = list(reader.fieldnames or ())
+            if absent := [n for n in ("network", "p50_ms", "time") if n not in self.columns]:
+                sys.exit(
+                    f"{path} has no column {absent[0]}: another program wrote it. To keep it, "
+                    "write to another file: --results OTHER.csv."
+                )
+            for row in reader:
+                if row["p50_ms"] and row["time"]:  # else the row is incomplete
+                    self._check(row)
+                    self.passes.setdefault(row["network"], []).append(float(row["p50_ms"]))
+                    self.step += 1
+            if rest:  # the last row is incomplete
+                path.write_bytes(complete + end)
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            sys.exit(
+                f"{path} cannot be written: {error.strerror}. Name another file: --results "
+                "/FOLDER/results.csv."
+            )
 
     def _check(self, row: dict[str, str]) -> None:
         """Refuse to continue results of another device or measurement."""
@@ -139,7 +149,7 @@ class Results:
             "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
         new = not (self.path.exists() and self.path.stat().st_size)
-        with self.path.open("a", newline="") as file:
+        with self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             if new:
                 writer.writeheader()
@@ -250,7 +260,7 @@ def main() -> None:
     options = [f"{key}={value}" for key, value in sorted(arguments.options.items())]
     by_provider = arguments.runtime == "onnxruntime"
     provider = " ".join([arguments.provider, *options] if by_provider else arguments.rest)
-    facts = {name: kit[name] for name in ("batch", "dtype", "threads")}
+    facts = {name: kit[name] for name in ("batch", "dtype", "threads", "channels", "outputs")}
     facts.update(runtime=arguments.runtime, version=version, provider=provider)
     facts.update(tool=arguments.tool or "")
     facts["machine"] = arguments.machine or machine(phone=arguments.adb)

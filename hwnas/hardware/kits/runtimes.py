@@ -8,8 +8,10 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,8 +70,11 @@ def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Run
     The program exits with an error if the installed onnxruntime lacks the provider, or the provider
     does not support all operators: nothing runs on the CPU instead.
     """
-    import numpy as np
-    import onnxruntime as ort
+    try:
+        import numpy as np
+        import onnxruntime as ort
+    except ImportError as error:
+        sys.exit(f"{error}. Install it: pip install onnxruntime numpy")
 
     provider = arguments.provider
     if provider not in ort.get_available_providers():
@@ -121,12 +126,12 @@ def trtexec(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
     """
 
     def run(path: Path) -> tuple[Runs, float | None]:
-        times = HERE / ".times.json"
+        times = Path(tempfile.mkdtemp()) / "times.json"  # the kit may be read-only
         warm = [f"--warmUp={WARM_S * 1e3:.0f}", f"--duration={MIN_S:.0f}"]
         least = [f"--iterations={MIN_RUNS}", f"--exportTimes={times}", "--noDataTransfers"]
         output([arguments.tool or "trtexec", f"--onnx={path}", *warm, *least, *arguments.rest])
         entries = json.loads(times.read_text())
-        times.unlink()
+        shutil.rmtree(times.parent)
         return [float(entry["computeMs"]) for entry in entries], None
 
     version = re.search(r"TensorRT[^\d]*([\dv.]+)", output([arguments.tool or "trtexec", "--help"]))
@@ -174,6 +179,8 @@ def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
     """
     try:
         words = shlex.split(" ".join(arguments.rest[:1]), posix=os.sep == "/")
+        if os.sep != "/":  # quotes of paths with blanks are kept on Windows
+            words = [re.sub(r'^"(.*)"$', r"\1", word) for word in words]
     except ValueError as error:
         sys.exit(f"The command {arguments.rest[0]!r} has wrong quotes: {error}.")
     if not any("{file}" in word for word in words[1:]):
@@ -182,7 +189,9 @@ def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
     def run(path: Path) -> tuple[Runs, float | None]:
         line = [word.replace("{file}", str(path)) for word in words]
         numbers = re.findall(
-            r"^\s*([\d.]+(?:e[+-]?\d+)?)\s*$", output(line, only_stdout=True), re.MULTILINE
+            r"^\s*((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*$",
+            output(line, only_stdout=True),
+            re.MULTILINE,
         )
         if not numbers:
             sys.exit(

@@ -45,6 +45,11 @@ def _unavailable_reason(target: Target, artefact: str, remote: Remote) -> str:
     """Return why an artefact cannot run from this machine; empty if it can."""
     settings = target.section(TvmSettings)
     if artefact.endswith(".tar"):
+        if settings.mtriple and not settings.cc:
+            return (
+                f"linking it for {settings.mtriple} needs a compiler: add +target={target.name} "
+                "target.tvm.cc=COMPILER"
+            )
         try:
             find_compiler(settings.cc)
         except ConfigError as error:

@@ -59,7 +59,7 @@ class VelaBackend:
         """
         tflite.check_writable(graph)
 
-    def estimate(self, graph: Graph) -> Cost:
+    def estimate(self, graph: Graph, cost: str | None = None) -> Cost:
         """Return Vela's estimate for a network with random weights, with the latency of each layer.
 
         Raises:
