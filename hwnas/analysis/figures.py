@@ -33,40 +33,41 @@ class NotebookFigure(Figure):
         return _png(self)
 
 
-def read_fronts(path: Path) -> list[FrontData]:
+def read_fronts(path: Path, storage: str | None = None) -> list[FrontData]:
     """Return the results of a search for each target, for figures.
 
     A target of several has no verified members before the search has ended.
 
     Args:
         path: Folder of a search, or of one target within a search for several.
+        storage: URL of the database of its study, if it is not in the folder.
 
     Raises:
         RunError: the folder is not that of a search, or no trial is finished yet.
     """
     manifest = read_manifest(path, "path")
-    fronts = [_of_target(path, manifest, name) for name in manifest.get("targets", {})]
-    return fronts or [_front(path)]
+    fronts = [_of_target(path, manifest, name, storage) for name in manifest.get("targets", {})]
+    return fronts or [_front(path, storage)]
 
 
-def _of_target(path: Path, manifest: Manifest, target: str) -> FrontData:
+def _of_target(path: Path, manifest: Manifest, target: str, storage: str | None) -> FrontData:
     """Return the results of one of several targets; it has no folder before the search ends."""
     if (path / target / "manifest.json").exists():
-        return _front(path / target)
+        return _front(path / target, storage)
     config = manifest["targets"][target]["config"]
     from hwnas.nas.run import Run  # imported here, as below: a search draws its own front
 
-    run = Run.load(path, "path")
+    run = Run.load(path, "path", storage)
     run.check_complete()
     candidates, budget = run.candidates_for(target), Budget.of(config["budget"])
     title = f"{path.absolute().name} on {target}"
     return FrontData(candidates, [], config["objectives"], budget, title=title)
 
 
-def _front(path: Path) -> FrontData:
+def _front(path: Path, storage: str | None) -> FrontData:
     from hwnas.analysis import run_fronts
 
-    run = run_fronts.read_run_folder(path, "path")
+    run = run_fronts.read_run_folder(path, "path", storage)
     title = f"{run.name} on {run.target}" if run.target else run.name
     budget = Budget(run.limits)
     return FrontData(run.candidates, run.members, [*run.directions], budget, title=title)

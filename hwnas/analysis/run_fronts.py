@@ -123,7 +123,8 @@ def _data(manifest: Manifest) -> str | None:
         if name == "data" or name.endswith(".data"):
             return str(digest)
     if table := manifest["config"].get("benchmark"):
-        return json.dumps([Path(table["path"]).name, table["accuracy"]])
+        identifier = manifest.get("table_sha256", Path(table["path"]).name)
+        return json.dumps([identifier, table["accuracy"]])
     return None
 
 
@@ -150,6 +151,11 @@ def _named_by_path(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
             f"{parts[i][-depth]}/{name}" if is_repeated[i] and depth <= len(parts[i]) else name
             for i, name in enumerate(names)
         ]
+    # A folder and a file of the same name, without its suffix, are beside each other.
+    names = [
+        name if names.count(name) == 1 else f"{name}{Path(run.path).suffix}"
+        for run, name in zip(runs, names, strict=True)
+    ]
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 

@@ -153,6 +153,7 @@ class Manifest(TypedDict):
     n_front: NotRequired[Count]  #: members of the front
     n_fronts: NotRequired[dict[str, Count]]  #: members of the front of each target
     n_images_read: NotRequired[Count]  #: evaluated validation images, over all networks
+    table_sha256: NotRequired[str]  #: of the file of a benchmark table
     #: hypervolume of the front as a fraction of that of the table's best front, in [0, 1]
     hypervolume_share: NotRequired[float | None]
     seconds: NotRequired[dict[str, float]]  #: duration of each phase in s

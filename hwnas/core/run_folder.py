@@ -271,6 +271,18 @@ def open_run_folder(
         folder.close()
 
 
+@contextmanager
+def resume_hint(path: Path) -> Iterator[None]:
+    """Add the command that continues the search in a folder to an interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (path / "manifest.json").exists():
+            raise
+        command = f"hwnas resume {shlex.quote(str(path))}"
+        raise KeyboardInterrupt(f"Nothing is lost. Continue with:\n  {command}") from None
+
+
 def initial_manifest(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row:
     """Return the fields that manifests of all verbs have when a run starts, without passwords.
 

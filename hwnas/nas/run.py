@@ -8,16 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from hwnas.core.errors import RunError, SpaceError
+from hwnas.core.errors import RunError
 from hwnas.core.manifest import Manifest, ManifestOptions, read_manifest
 from hwnas.core.run_folder import damaged_files
-from hwnas.models.spaces import Space
 from hwnas.models.spaces.union import stem
 from hwnas.nas import candidates as columns
 from hwnas.nas import verified_files
 from hwnas.nas.candidates import Candidate, read_candidates
 from hwnas.nas.front import Front
 from hwnas.nas.member import Member
+from hwnas.nas.options import StudyConfig
 from hwnas.nas.study import StudyRecord, StudySource, study_in_database, study_in_file
 from hwnas.nas.targets import Targets
 from hwnas.nas.verified_files import VerifiedModelFile, read_front, read_model
@@ -263,12 +263,17 @@ def check_files(run: Run, *names: str) -> None:
         )
 
 
-def check_resumable(run: Run) -> None:
-    """Reject a search whose study has lost trials: it would start again.
+def check_resumable(run: Run, study_options: StudyConfig) -> None:
+    """Reject a search whose study has lost trials, or is another one: it would start again.
+
+    Args:
+        run: The search.
+        study_options: Options of the command that resumes it.
 
     Raises:
-        RunError: the study is missing, damaged or lacks trials.
+        RunError: the study is missing, damaged, another one, or lacks trials.
     """
+    _check_same_study(run, study_options)
     n_listed = 0
     with contextlib.suppress(RunError):  # the file is written again
         table = columns.read_table(run.path, ["trial"])
@@ -290,29 +295,20 @@ def check_resumable(run: Run) -> None:
         ) from None
 
 
-def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list[Candidate]:
-    """Return candidates of an earlier search as candidates of a space.
-
-    Args:
-        candidates: The candidates.
-        space: The search space.
-        option: The option that named the earlier search, for messages.
-
-    Raises:
-        SpaceError: a candidate is not in this space.
-    """
-    spaces, converted = {member.name: member for member in space.members}, []
-    for candidate in candidates:
-        genotype = candidate.genotype
-        if genotype.space not in spaces:
-            raise SpaceError(
-                f"{option}: candidate {candidate.id} is of search space '{genotype.space}', but "
-                f"search_space is {', '.join(spaces)}. Set search_space to '{genotype.space}' or "
-                "its YAML file, or name another search."
-            )
-        same = spaces[genotype.space].genotype(genotype.to_dict())
-        converted.append(replace(candidate, genotype=same))
-    return converted
+def _check_same_study(run: Run, study_options: StudyConfig) -> None:
+    before = run.config.get("study")
+    stored = before is not None and before["storage"] is not None
+    if not stored and study_options.storage is not None:
+        raise RunError(
+            f"{run.option}={run.path}: its trials are in this folder, not in a database. Resume it "
+            "without study.storage; for a search by several machines start a new one with "
+            "study.storage=URL."
+        )
+    if stored and before is not None and before["name"] != study_options.name:
+        raise RunError(
+            f"{run.option}={run.path}: its trials are in the study '{before['name']}', not in "
+            f"'{study_options.name}'. Resume it with study.name={before['name']}."
+        )
 
 
 def _read_state(run: Run) -> RunState:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import final
@@ -282,22 +282,38 @@ def _load_or_create(
     stored, has_trials = connection.patiently(load)
     differing = []
     if stored is not None or has_trials:  # else it is new, or another worker is creating it
-        differing = [key for key in digests if (stored or {}).get(key) != digests[key]]
+        differing = _differing(stored or {}, digests)
     if differing:
-        raise RunError(
-            f"{connection.where} holds a study '{name}' of another search: "
-            f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
-            f"the same settings ({MAY_CHANGE})."
-            + "".join(DIFFERENCE_HINTS.get(name, "") for name in differing)
-        )
+        raise _another_search_error(connection, name, differing)
 
     def create() -> optuna.Study:
         study = trials.create(connection.storage, name, space, membership.objectives)
-        if stored is None:
+        if stored is None and storages.SHARED not in study.user_attrs:
             study.set_user_attr(storages.SHARED, dict(digests))
         return study
 
-    return connection.patiently(create)
+    study = connection.patiently(create)
+    # Another search may have created the study at the same moment.
+    now = connection.patiently(lambda: study.user_attrs.get(storages.SHARED, {}))
+    if differing := _differing(now, digests):
+        raise _another_search_error(connection, name, differing)
+    return study
+
+
+def _differing(stored: Mapping[str, str], digests: Mapping[str, str]) -> list[str]:
+    """Return the names of the settings that differ, those of ``digests`` first."""
+    names = dict.fromkeys([*digests, *stored])
+    return [key for key in names if stored.get(key) != digests.get(key)]
+
+
+def _another_search_error(
+    connection: DatabaseRetry, name: str, differing: Sequence[str]
+) -> RunError:
+    return RunError(
+        f"{connection.where} holds a study '{name}' of another search: {', '.join(differing)} "
+        f"differ. Choose another name with study.name=NAME, or use the same settings "
+        f"({MAY_CHANGE})." + "".join(DIFFERENCE_HINTS.get(key, "") for key in differing)
+    )
 
 
 @final

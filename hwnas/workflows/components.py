@@ -31,6 +31,7 @@ from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.networks import Networks, profile_command, read_networks
 
 if TYPE_CHECKING:
+    from hwnas.nas.run import Run
     from hwnas.training.evaluation.shared_weights import SupernetEvaluator, TrainedOnDemand
     from hwnas.workflows.device import MeasuredTarget
 
@@ -61,7 +62,8 @@ class SearchComponents:
     def first(self) -> tuple[Genotype, ...]:
         """The distinct genotypes of the search ``start_from``, in order of its trials.
 
-        They are the first trials of this search. Empty without ``start_from``.
+        They are the first trials of this search. Empty without ``start_from``. A resumed search
+        has them in its folder, as the other search may have changed.
 
         Raises:
             RunError: ``start_from`` is not the folder of a search, or its trials cannot be read.
@@ -69,12 +71,36 @@ class SearchComponents:
         """
         if self.config.start_from is None:
             return ()
-        from hwnas.nas.run import Run, in_space
+        from hwnas.nas import earlier
 
-        run = Run.load(Path(self.config.start_from), "start_from", self.config.study.storage)
-        run.check_complete()
-        candidates = in_space(run.candidates, self.space, "start_from")
-        return tuple({c.id: c.genotype for c in candidates}.values())
+        folder = self.config.run.dir
+        if earlier.are_kept(folder):
+            return earlier.kept(folder, self.space)
+        return earlier.genotypes(self._run_before, self.space)
+
+    def keep_first(self) -> None:
+        """Write the genotypes of ``first`` into the folder of the search, unless they are there."""
+        if self.first and self.config.run.dir is not None:
+            from hwnas.nas import earlier
+
+            earlier.keep(self.config.run.dir, self.first)
+
+    def notes_on_first(self) -> list[str]:
+        """Return a message if the search ``start_from`` had other data, which takes more time."""
+        if self.config.start_from is None:
+            return []
+        from hwnas.nas import earlier
+
+        if earlier.are_kept(self.config.run.dir):
+            return []
+        return earlier.note_on_data(self._run_before, self.data.digest)
+
+    @property
+    def _run_before(self) -> "Run":
+        from hwnas.nas.run import Run
+
+        assert self.config.start_from is not None
+        return Run.load(Path(self.config.start_from), "start_from", self.config.study.storage)
 
     def digests(self) -> dict[str, str]:
         """Return a hexadecimal digest of each setting that determines the results, by name.

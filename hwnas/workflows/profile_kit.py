@@ -21,7 +21,8 @@ from hwnas.hardware.kits.kit import KitNetwork
 from hwnas.models.graph import Graph
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.run import Run, in_space
+from hwnas.nas.earlier import in_space
+from hwnas.nas.run import Run
 from hwnas.tasks.metrics import metric_of, quality_in
 from hwnas.workflows.config import ProfileConfig, SearchConfig
 from hwnas.workflows.networks import DEFAULT_DATA, Networks, next_command, profile_command

@@ -93,11 +93,6 @@ def search(
     processes.tune_process()
     resumed = {} if resume is None else {"run.resume": resume}
     arguments = with_resumed(as_arguments(_with_file(options) | resumed))
-    is_limited = last_text(arguments, "minutes") not in (None, "null")
-    is_custom = evaluator is not None or cost_model is not None  # objects of this process only
-    workers = last_text(arguments, _WORKERS)
-    if (workers is None and not is_limited) or (workers in (None, "null") and is_custom):
-        arguments.append(f"{_WORKERS}=1")
     from hwnas.workflows.results import SearchResult
     from hwnas.workflows.search.custom import CustomComponents
 
@@ -108,10 +103,17 @@ def search(
     from hwnas.workflows.search.run import search_for_front as run
 
     configs = [compose("search", target_arguments) for target_arguments in for_targets(arguments)]
+    is_limited = configs[0].minutes is not None
+    is_custom = evaluator is not None or cost_model is not None  # objects of this process only
+    is_open = last_text(arguments, _WORKERS) is None and not is_limited
+    if configs[0].study.workers is None and (is_open or is_custom):
+        # Not recorded: a resumed search with a limit uses all cores.
+        configs = [replace(c, study=replace(c.study, workers=1)) for c in configs]
     if len(configs) > 1:
         config.check_common(configs)
     outcome = run(config.with_common_spaces(configs), arguments, reporter, custom)
-    return SearchResult(outcome.folder.path, (*reporter.lines, *outcome.notes))
+    messages = (*reporter.lines, *outcome.notes)
+    return SearchResult(outcome.folder.path, messages, configs[0].study.storage)
 
 
 def _search_table(
@@ -125,8 +127,9 @@ def _search_table(
     from hwnas.workflows.results import SearchResult
     from hwnas.workflows.search.tabular import search_table
 
-    outcome = search_table(compose("tabular", arguments), arguments, reporter)
-    return SearchResult(outcome.folder.path, tuple(reporter.lines))
+    composed = compose("tabular", arguments)
+    outcome = search_table(composed, arguments, reporter)
+    return SearchResult(outcome.folder.path, tuple(reporter.lines), composed.study.storage)
 
 
 def _with_file(options: dict[str, Any]) -> dict[str, Any]:
@@ -140,22 +143,28 @@ def _with_file(options: dict[str, Any]) -> dict[str, Any]:
 
     if isinstance(data, dict) and not is_by_split(data):  # options of a data set
         return options
-    run = options.get("run") or {}
-    folders = [options.get("run__supernets"), options.get("run.supernets"), run.get("supernets")]
+    run = options.get("run")
+    folders = [options.get("run__supernets"), options.get("run.supernets")]
+    folders += [run.get("supernets")] if isinstance(run, dict) else []  # composing refuses others
     folder = next((name for name in folders if name is not None), RunConfig().supernets)
     path = save_data(data, Path(folder, _USER_DATA))
     return options | {"dataset": "images", "dataset.path": path.absolute()}
 
 
-def load(path: str | Path) -> SearchResult:
+def load(path: str | Path, storage: str | None = None) -> SearchResult:
     """Return an existing search, finished or not.
+
+    Args:
+        path: Folder of the search.
+        storage: URL of the database of its study, ``study.storage`` of the search, if it had one:
+            a folder may not choose databases by itself.
 
     Raises:
         RunError: the folder does not exist, or is not that of a search.
     """
     from hwnas.workflows.results import SearchResult
 
-    return SearchResult(Path(path))
+    return SearchResult(Path(path), storage=storage)
 
 
 def _run(

@@ -40,6 +40,7 @@ class SearchResult(os.PathLike[str]):
 
     path: Path  #: folder of the search
     messages: tuple[str, ...] = ()  #: messages of the command
+    storage: str | None = None  #: URL of the database of its study, if it is not in the folder
 
     def __post_init__(self) -> None:
         if self.manifest["verb"] != "search":
@@ -95,7 +96,9 @@ class SearchResult(os.PathLike[str]):
         Raises:
             RunError: no trial is finished yet, or the study of an unfinished search is unreadable.
         """
-        if (table := so_far(self.path)) is None and (table := read_table(self.path)) is None:
+        if (table := so_far(self.path, self.storage)) is None and (
+            table := read_table(self.path)
+        ) is None:
             raise RunError(
                 f"{self.path}: no trial is finished yet. Wait for the first one, or continue the "
                 f"search: hwnas.search(resume='{self.path}')."
@@ -118,7 +121,7 @@ class SearchResult(os.PathLike[str]):
                 f"{self.path} has no results of each target yet: its status is "
                 f"'{manifest['status']}'. The results so far are in .candidates and .plot()."
             )
-        return {name: SearchResult(self.path / name) for name in names}
+        return {name: SearchResult(self.path / name, storage=self.storage) for name in names}
 
     def best(self, **limits: float) -> dict[str, Any]:
         """Return the network on the front with the best metric within limits: values by column.
@@ -147,7 +150,7 @@ class SearchResult(os.PathLike[str]):
             ConfigError: ``ax`` is given, and the search has several targets.
             RunError: no trial is finished yet.
         """
-        fronts = read_fronts(self.path)
+        fronts = read_fronts(self.path, self.storage)
         if ax is None:
             return front_figure(*fronts)
         if len(fronts) > 1:
@@ -172,9 +175,10 @@ class SearchResult(os.PathLike[str]):
             RunError: no trial is finished yet.
         """
         from hwnas.workflows.config import WhyConfig
+        from hwnas.workflows.config.runs import StoredStudyConfig
         from hwnas.workflows.why import why
 
-        return why(WhyConfig(str(self.path), genotype_id))
+        return why(WhyConfig(str(self.path), genotype_id, StoredStudyConfig(self.storage)))
 
     def export(self, pick: str | list[str] = "knee", **options: Any) -> list[Export]:
         """Write networks as files for the device, check them, and return the exports.
@@ -220,13 +224,13 @@ class SearchResult(os.PathLike[str]):
 # Candidates of an unfinished search.
 
 
-def so_far(path: Path) -> pa.Table | None:
+def so_far(path: Path, storage: str | None = None) -> pa.Table | None:
     """Return the candidates of an unfinished search, one row each; ``None`` for a finished one.
 
     Raises:
         RunError: no trial is finished yet, or the study cannot be read.
     """
-    run = Run.load(path, "path")
+    run = Run.load(path, "path", storage)
     study = run.whole.study
     if not run.whole.is_running or study is None:
         return None

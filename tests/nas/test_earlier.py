@@ -146,10 +146,10 @@ def test_incomplete_earlier_search_is_refused(
     ):
         _start_ids(run, tiny)
     with pytest.raises(RunError, match=r"from a backup, or start a new search\.$"):
-        check_resumable(Run.load(run, "run.resume"))
+        check_resumable(Run.load(run, "run.resume"), StudyConfig())
     (run / "manifest.json").write_text(text)
     with pytest.raises(RunError, match=rf"from a backup, or .* start_from={run}$"):
-        check_resumable(Run.load(run, "run.resume"))
+        check_resumable(Run.load(run, "run.resume"), StudyConfig())
     assert len(_start_ids(run, tiny)) == 3
 
 

@@ -68,7 +68,8 @@ def end(  # noqa: PLR0913, PLR0917
     feasible, missed = _feasible_targets(contexts, folder, candidates)
     lacking = dict.fromkeys({s.target for s in contexts} - {s.target for s in feasible}, _NOTHING)
     if not feasible:
-        _write_without_front(folder, manifest, lacking, _NOTHING)
+        if candidates:  # else the time limit ended first: the search can be resumed
+            _write_without_front(folder, manifest, lacking, _NOTHING)
         raise BudgetError(" ".join(missed))
     budget = _time_budget(contexts[0].config.finish, folder, manifest, limit)
     views = context.views(contexts)

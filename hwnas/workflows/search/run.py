@@ -4,7 +4,6 @@ import contextlib
 import math
 import os
 import platform
-import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -26,6 +25,7 @@ from hwnas.core.run_folder import (
     damaged_files,
     initial_manifest,
     open_run_folder,
+    resume_hint,
 )
 from hwnas.hardware import backends
 from hwnas.nas import engine
@@ -82,7 +82,7 @@ def search_for_front(
     shared = config.study.storage is not None
     files.check_folder_path(Path(config.run.supernets), "run.supernets")
     run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
-    with run_folder as (folder, earlier), _resume_hint(folder.path):
+    with run_folder as (folder, earlier), resume_hint(folder.path):
         configs = [replace(c, run=replace(c.run, dir=str(folder.path))) for c in configs]
         _check_targets(configs, earlier, folder.path)
         (own or CustomComponents()).check_resumed(earlier, str(folder.path))
@@ -140,7 +140,7 @@ def _search(
         if earlier:
             from hwnas.nas.run import Run, check_resumable
 
-            check_resumable(Run.load(folder.path, "run.resume", config.study.storage))
+            check_resumable(Run.load(folder.path, "run.resume", config.study.storage), config.study)
         elif not shared:
             context.check_budget(search.problem)
         with engine.study(search, config, folder) as study, contextlib.ExitStack() as begun:
@@ -154,6 +154,7 @@ def _search(
             for setup in contexts[0].parts.setups.values():
                 setup.checkpoint().check()  # a refused resume must not change the manifest
             begun.enter_context(_begun(folder, manifest, arguments, limit))
+            contexts[0].parts.keep_first()
             if planner.is_first:
                 reporter.say(start_lines(contexts, arguments, folder.path))
                 reporter.say(
@@ -191,23 +192,12 @@ def _search(
 def _check(contexts: Sequence[TargetContext], reporter: Reporter) -> None:
     """Report how data and devices were read, and check training options."""
     reporter.say(_data_messages(contexts[0].parts.data))
+    reporter.say(contexts[0].parts.notes_on_first())
     for target in contexts:
         if target.device is not None:
             reporter.say(target.device.notes([m.name for m in target.parts.space.members]))
     for setup in contexts[0].parts.setups.values():
         setup.check()
-
-
-@contextlib.contextmanager
-def _resume_hint(path: Path) -> Iterator[None]:
-    """Add the command that continues the run to an interrupt."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not (path / "manifest.json").exists():
-            raise
-        command = f"hwnas resume {shlex.quote(str(path))}"
-        raise KeyboardInterrupt(f"Nothing is lost. Continue with:\n  {command}") from None
 
 
 def _baselines(contexts: Sequence[TargetContext]) -> "dict[str, Baseline]":

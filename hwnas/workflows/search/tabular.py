@@ -11,7 +11,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from hwnas.core import processes
-from hwnas.core.run_folder import Row, RunFolder, check_resumed, initial_manifest, open_run_folder
+from hwnas.core.run_folder import (
+    Row,
+    RunFolder,
+    check_resumed,
+    initial_manifest,
+    open_run_folder,
+    resume_hint,
+)
 from hwnas.hardware import backends
 from hwnas.nas import benchmark_table, engine, loop
 from hwnas.nas.benchmark_table import Benchmark
@@ -52,14 +59,15 @@ def search_table(
     benchmark = benchmark_table.load_benchmark(config.benchmark)
     shared = config.study.storage is not None
     run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
-    with run_folder as (folder, earlier):
+    with run_folder as (folder, earlier), resume_hint(folder.path):
         manifest = _manifest(config, arguments, folder, earlier)
         searched = _problem(config, benchmark)
         search = engine.SearchTask(
             searched, partial(_reopened_problem, config), benchmark.names, manifest["digests"]
         )
         if earlier:
-            check_resumable(Run.load(folder.path, "run.resume", config.study.storage))
+            run = Run.load(folder.path, "run.resume", config.study.storage)
+            check_resumable(run, config.study)
         with engine.study(search, config, folder) as study:
             folder.write_manifest(manifest)
             reporter.say([f"Run folder: {folder.path}"])
@@ -72,7 +80,8 @@ def search_table(
         candidates = outcome.candidates
         members = pareto_front(candidates, benchmark.names)
         if not members:
-            folder.write_manifest(manifest | {"status": "nothing fits the budget"})
+            if candidates:  # else the time limit ended first: the search can be resumed
+                folder.write_manifest(manifest | {"status": "nothing fits the budget"})
             raise loop.no_feasible_candidate(candidates, config.allowed, str(folder.path))
         listed = [candidate.row(benchmark.space, "accuracy") for candidate in candidates]
         folder.write_parquet("candidates.parquet", listed)
@@ -112,9 +121,10 @@ def _manifest(
         RunError: settings that determine the results differ from the run to be resumed.
     """
     table = config.benchmark
+    table_sha256 = sha256(Path(table.path).read_bytes()).hexdigest()
     decisive = {
         "table": [
-            sha256(Path(table.path).read_bytes()).hexdigest(),
+            table_sha256,
             [table.genotype, table.accuracy, table.costs, table.partial],
         ],
         "budget": config.allowed.digested(),
@@ -131,5 +141,6 @@ def _manifest(
     return {
         **initial_manifest("search", arguments, earlier, config),
         "digests": digests,
+        "table_sha256": table_sha256,
         "versions": {name: backends.version(name) for name in _RECORDED},
     }

@@ -13,6 +13,7 @@ from hwnas.core.errors import ConfigError, RunError
 from hwnas.core.progress import TimeLimitReached
 from hwnas.core.run_folder import Row
 from hwnas.nas.candidates import Candidate
+from hwnas.training import loop
 from hwnas.training.data import ImageData
 from hwnas.training.finetuning.time_budget import INT8_TRAINING, N_MEMBERS
 from hwnas.training.options import FinetuningConfig
@@ -92,12 +93,13 @@ class TimePlan:
         """Return the recorded plan of a resumed search, extended or shortened to ``limit_s``."""
         plan = TimePlan(**{f.name: row[f.name] for f in fields(TimePlan)})
         free_s = plan.search_s + plan.finetuning_s
-        factor = max(0.0, free_s + limit_s - plan.limit_s) / free_s if free_s else 1.0
+        share = plan.search_s / free_s if plan.search_s > 0 else 1 - _FINETUNING
+        free_s = max(0.0, free_s + limit_s - plan.limit_s)
         return replace(
             plan,
             limit_s=limit_s,
-            search_s=factor * plan.search_s,
-            finetuning_s=factor * plan.finetuning_s,
+            search_s=share * free_s,
+            finetuning_s=(1 - share) * free_s,
             fidelities=tuple(plan.fidelities),
         )
 
@@ -185,14 +187,16 @@ def plan_time(
     left_s = limit_s - fixed_s - min(_N_VERIFIED * verified_s, 0.15 * limit_s)
     epochs, fidelities = config.train.epochs, tuple(config.trained.fidelities)
     supernet_s = 0.0
-    if config.accuracy == "supernet" and trains:
+    # Without a limit, a trained supernet counts as a part of the trials so far.
+    if config.accuracy == "supernet" and trains and not (not is_new and _has_supernets(parts)):
         supernet_s = times.supernet_s(epochs)
         if shortens and supernet_s > min(_MAX_SUPERNET * limit_s, _MAX_LEFT * left_s):
             epochs = max(1, math.floor(epochs * _SUPERNET * left_s / supernet_s))
             supernet_s = times.supernet_s(epochs)
     n_epochs = _n_epochs(config)
     member_s = INT8_TRAINING * times.medium_s * n_epochs / components.finetuning_processes(parts)
-    finetuning_s = min((N_MEMBERS + 2) * member_s, _FINETUNING * (left_s - supernet_s))
+    free_s = max(0.0, left_s - supernet_s)
+    finetuning_s = min((N_MEMBERS + 2) * member_s, _FINETUNING * free_s)
     if config.finish.minutes is not None:
         finetuning_s = 60 * config.finish.minutes
     search_s = left_s - supernet_s - finetuning_s
@@ -214,6 +218,15 @@ def plan_time(
     if is_new and (plan.search_s <= 0 or _MARGIN * least_s > limit_s):
         raise _too_short_error(config, max(_MARGIN * least_s, limit_s - plan.search_s), plan)
     return plan
+
+
+def _has_supernets(parts: SearchComponents) -> bool:
+    """Return whether the supernets of all spaces are trained."""
+    n_images = len(parts.data.train)
+    return all(
+        setup.checkpoint().n_steps() >= loop.n_steps(setup.train, n_images)
+        for setup in parts.setups.values()
+    )
 
 
 def _with_accuracy(
