@@ -134,8 +134,13 @@ class ClassificationTask:
 
     def loss(self, outputs: Tensor, loss_targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the cross entropy with labels ``(N,)`` or rows ``(N, n_classes)``, averaged."""
+        from torch import lerp
         from torch.nn.functional import cross_entropy
 
+        if self.is_balanced and loss_targets.dim() == 2:  # torch would smooth without weights
+            weights = loss_targets.sum(1, keepdim=True)
+            loss_targets = lerp(loss_targets, weights / len(self.classes), smoothing)
+            smoothing = 0.0
         return cross_entropy(outputs, loss_targets, label_smoothing=smoothing)
 
     def distillation_targets(self, outputs: Tensor) -> Tensor:

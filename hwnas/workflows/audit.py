@@ -371,7 +371,7 @@ def _row(finding: AuditFinding, leaving: dict[str, str], space: Space, metric: s
     genotype = finding.subject.genotype
     row: Row = {"id": genotype.id, "group": finding.subject.group}
     row |= finding.supernet.columns(f"{metric}_supernet")
-    row |= finding.alone[0].columns(f"{metric}_separate_setup")
+    row |= finding.alone[0].columns(f"{metric}_alone")
     row[f"{metric}_alone_mean"] = finding.mean_alone
     second = finding.alone[1].value if len(finding.alone) > 1 else None
     row[f"{metric}_alone_second_seed"] = second

@@ -1,13 +1,13 @@
 """Latency of a network by operator."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwnas.analysis.figures import layers_png
 from hwnas.core import safe_read
-from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.errors import CompileError, ConfigError, SpaceError, unknown_name
 from hwnas.core.run_folder import RunFolder, default_path
 from hwnas.core.typed_files import parse_json_as, read_json
 from hwnas.hardware import backends
@@ -19,7 +19,7 @@ from hwnas.hardware.latency_tables.provenance import writable_table
 from hwnas.hardware.target import Roofline
 from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.onnx import importer
-from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.models.spaces import Genotype, Option, SearchSpace
 from hwnas.nas.verified_files import FORMAT, VerifiedModelFile
 from hwnas.workflows.config import ProfileConfig
 from hwnas.workflows.device import SHIPPED, MeasuredTarget
@@ -105,6 +105,7 @@ def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
         options = parse_json_as(
             dict[str, int | float | str], text, ConfigError, f"genotype={text[:200]}"
         )
+        _check_names(space, options)
         return space.genotype(options)
     path = Path(text)
     if not path.is_file():
@@ -130,6 +131,18 @@ def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
     except FileNotFoundError:
         raise ConfigError(f"genotype={text}: {path} was not found. Correct the path.") from None
     return space.genotype(content["genotype"])
+
+
+def _check_names(space: SearchSpace, options: Mapping[str, Option]) -> None:
+    """Refuse names that the space does not have, and other values of those that it fixes."""
+    for name, option in options.items():
+        if name not in space.names:
+            raise SpaceError(f"genotype: {unknown_name('name', name, [*space.choices])}")
+        if name in space.fixed and option != space.fixed[name]:
+            raise SpaceError(
+                f"genotype: search space '{space.name}' fixes {name}={space.fixed[name]}, not "
+                f"{option}. Leave it out, or choose another search_space."
+            )
 
 
 def _find(networks: Networks, text: str, seed: int) -> tuple[str, Graph]:
@@ -168,6 +181,12 @@ def _check_batch(lowered: Graph, config: ProfileConfig) -> None:
 def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[LayerLatency], str]:
     target = config.target
     if (cost := base.backend_of(target).estimate(lowered)) is not None:
+        if cost.reason:  # operators that are not in the sum
+            raise CompileError(
+                f"genotype={config.genotype} does not run on target '{target.name}' alone: "
+                f"{cost.reason.rstrip('.')}. Their latency is not known. Replace these operators, "
+                "or choose another target."
+            )
         source: str = cost.figures["latency_ms"].source
         if not cost.layers:
             cost, source = (

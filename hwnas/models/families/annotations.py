@@ -210,7 +210,23 @@ def check_annotations(space: SearchSpace, family: "Family") -> None:
     check_weight_options(space, plain, family)
     check_precision(space)
     check_run_options(space)
+    _check_int8(space, family)
     early_exits.check_exits(space, family)
+
+
+def _check_int8(space: SearchSpace, family: "Family") -> None:
+    """Refuse int8 if the networks have operators without an int8 version, except at float edges."""
+    if INT8 not in precision_options(space):
+        return
+    smallest = {name: options[0] for name, options in space.choices.items()} | {KEY: INT8}
+    if EDGES in space.choices:
+        smallest[EDGES] = 1
+    for node in lower(family, space, space.genotype(smallest), _ANY):
+        if node.op.base in _WITHOUT_INT8 and not node.in_float:
+            raise SpaceError(
+                f"Space '{space.name}': {KEY} has {INT8}, but {INT8} has no {node.op.base} "
+                f"('{node.name}'). Remove {INT8} from {KEY}."
+            )
 
 
 def _without_keys(space: SearchSpace, keys: Collection[str]) -> SearchSpace:
@@ -221,6 +237,7 @@ BITS, SPARSITY = "weight_bits", "weight_sparsity"
 DENSE, TWO_OF_FOUR = "dense", "2:4"
 _GROUP = 4  # input channels, of which two have weights
 _ANY = Signature(3, 2)
+_WITHOUT_INT8 = ("layernorm", "attention")
 _MAX_CACHED = 100_000  # nodes
 
 

@@ -80,7 +80,7 @@ def quantise_with_scales(
     ops = []
     for node in graph:
         weights = real = None
-        if node.op.weight_shape and node.in_float:
+        if node.in_float and node.op.n_params:
             layer = layer_of(network, node.name)
             assert layer.bias is not None, "fold the batch norm first"
             real = (layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy())

@@ -155,7 +155,10 @@ def random_int8_network(graph: Graph) -> QuantisedNetwork:
     ops, used = [], 0
     for node in graph:
         weights = real = None
-        if shape := node.op.weight_shape:
+        if node.op.base == "layernorm":
+            n_channels = node.op.out_shape[0]
+            real = (np.ones(n_channels, np.float32), np.zeros(n_channels, np.float32))
+        elif shape := node.op.weight_shape:
             n, c_out = math.prod(shape), shape[0]
             n_scales = 1 if node.op.base == "linear" else c_out
             draw = np.take(pool, np.arange(used, used + n), mode="wrap").reshape(n_scales, -1)

@@ -100,11 +100,8 @@ class SimulatedInt8(nn.Module):
         """Return the result of an operator before its activation."""
         op, x = node.op, inputs[0]
         match op.base:
-            case "conv2d":
-                weights = self._weights(node)
-                return F.conv2d(x, *weights, op.stride, op.padding, groups=op.groups)
-            case "linear":
-                return F.linear(x.flatten(1), *self._weights(node))
+            case "conv2d" | "linear":
+                return self._weighted(node, x)
             case "add":
                 return x + inputs[1]
             case "mul":
@@ -113,7 +110,18 @@ class SimulatedInt8(nn.Module):
                 return x.mean((2, 3))
             case "max_pool2d":
                 return F.max_pool2d(x, op.kernel, op.stride, op.padding)
-        raise AssertionError(f"{op.kind} has no int8 operator")
+        assert node.in_float, f"{op.kind} has no int8 operator"
+        result: Tensor = layer_of(self.network, node.name)(x)
+        return result
+
+    def _weighted(self, node: Node, x: Tensor) -> Tensor:
+        """Return the result of a convolution, or of a linear layer on one or more pixels."""
+        op, weights = node.op, self._weights(node)
+        if op.base == "conv2d":
+            return F.conv2d(x, *weights, op.stride, op.padding, groups=op.groups)
+        if op.in_shape[1:] == (1, 1):
+            return F.linear(x.flatten(1), *weights)
+        return F.linear(x.permute(0, 2, 3, 1), *weights).permute(0, 3, 1, 2)
 
     def _weights(self, node: Node) -> tuple[Tensor, Tensor]:
         """Return quantised weight and bias, with the gradients of the real ones."""

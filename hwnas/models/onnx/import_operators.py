@@ -34,7 +34,8 @@ def attention(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     queries, keys, mixed = (network.value(node, i) for i in range(3))
     shape = queries.positions.shape
     heads = shape[1] if len(shape) == 4 else node.attributes.get("q_num_heads", 1)
-    same = heads == node.attributes.get("kv_num_heads", heads) and not shape[-1] % heads
+    same = heads == node.attributes.get("kv_num_heads", heads)
+    same = same and (len(shape) == 4 or not shape[-1] % heads)
     if not same or not shape == keys.positions.shape == mixed.positions.shape:
         raise node.refused("queries, keys and values have several shapes; allowed: one shape")
     if len(shape) == 4:  # heads are an axis

@@ -221,7 +221,7 @@ def _expand(name: str) -> list[str]:
     folder = root / name if shipped else Path(name)
     if not folder.is_dir():
         return [name]
-    paths = sorted(folder.glob("*.yaml"))
+    paths = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if not paths:
         raise SpaceError(
             f"search_space={name}: there is no search space (*.yaml) in this folder. Choose "

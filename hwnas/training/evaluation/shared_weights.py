@@ -69,7 +69,7 @@ class SupernetEvaluator:
     ) -> PerImageResults:
         """Return the results of all validation images, or of those at ``index``."""
         split, task = self._data.validation, self._data.task
-        if isinstance(split, InMemorySplit) and self._has_room(split, resolution):
+        if isinstance(split, InMemorySplit) and self._has_room("validation", split, resolution):
             images, targets = self._prepare("validation", split, resolution), split.targets
             if index is not None:
                 images, targets = images[index], targets[index]
@@ -77,10 +77,10 @@ class SupernetEvaluator:
         batches = self._data.batches(split, resolution, index)
         return np.concatenate([per_sample(task, network, *batch) for batch in batches])
 
-    def _has_room(self, split: InMemorySplit, resolution: int) -> bool:
-        """Return whether the prepared validation images fit into the cache."""
-        sides = {r for name, r in self._prepared if name == "validation"} | {resolution}
-        return sum(self._data.n_bytes(len(split), side) for side in sides) <= _MAX_CACHED_BYTES
+    def _has_room(self, name: str, split: InMemorySplit, resolution: int) -> bool:
+        """Return whether the prepared images of a split, also of others so far, fit into memory."""
+        others = sum(x.nbytes for key, x in self._prepared.items() if key != (name, resolution))
+        return others + self._data.n_bytes(len(split), resolution) <= _MAX_CACHED_BYTES
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated, with batch norm folded."""
@@ -118,10 +118,12 @@ class SupernetEvaluator:
         return self._prepare("calibration", self._calibration, resolution)
 
     def _prepare(self, name: str, split: InMemorySplit, resolution: int) -> Tensor:
-        """Return the normalised images of a split from the cache."""
-        if (name, resolution) not in self._prepared:
-            self._prepared[name, resolution] = self._data.prepare(split.images, resolution)
-        return self._prepared[name, resolution]
+        """Return the normalised images of a split, from the cache if there is room."""
+        if (images := self._prepared.get((name, resolution))) is None:
+            images = self._data.prepare(split.images, resolution)
+            if self._has_room(name, split, resolution):
+                self._prepared[name, resolution] = images
+        return images
 
 
 @final

@@ -34,6 +34,7 @@ from hwnas.training.single_network import StudentNetwork, estimate_seconds
 from hwnas.training.supernet import TrainingSetup
 
 _N_CALIBRATION = 512  # training images for quantisation
+_MAX_CACHED_BYTES = 1 << 29  # of these, at all resolutions
 
 
 @final
@@ -159,6 +160,8 @@ class TrainedEvaluator:
         if resolution not in self._images:
             order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
             images = train.take(order[:_N_CALIBRATION]).images
+            if sum(x.nbytes for x in self._images.values()) > _MAX_CACHED_BYTES:
+                self._images.clear()
             self._images[resolution] = setup.data.prepare(images, resolution)
         return self._images[resolution]
 

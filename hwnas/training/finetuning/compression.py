@@ -37,6 +37,7 @@ from hwnas.training.inference import recalibrate
 # Source: Fang et al., "DepGraph: Towards Any Structural Pruning", CVPR 2023,
 # https://arxiv.org/abs/2301.12900, by the authors' library Torch-Pruning.
 
+_ROUNDING = 1e-9  # of a number of channels: 5 * (1 - 0.8) is slightly less than 1
 _UNSUPPORTED = ("layernorm", "attention")  # channel groups inside them are not known
 
 
@@ -63,7 +64,7 @@ def check_pruning(fraction: float, graph: Graph) -> None:
             )
     output = graph.output.name  # not pruned
     narrowest = min(node.op.out_shape[0] for node in graph if node.name != output)
-    if int(narrowest * (1 - fraction)) < 1:
+    if narrowest * (1 - fraction) < 1 - _ROUNDING:
         raise ConfigError(
             f"prune={fraction} removes all {narrowest} channels of the narrowest operator. "
             f"Allowed: at most {math.floor(100 - 100 / narrowest) / 100:g}."
