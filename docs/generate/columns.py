@@ -52,7 +52,8 @@ CASCADES = {
     "latency_ms": "Worst case: both networks run, in ms.",
 }
 EXITS = {
-    "threshold_I": "Smallest softmax probability with which exit I is taken.",
+    "thresholds": "Smallest softmax probability with which each exit is taken, in order, "
+    "separated by blanks.",
     "left_I": "Fraction of images that leave at exit I.",
     "expected_latency_ms": "Mean latency of an image, in ms.",
     "latency_ms": "Latency of an image that runs to the end, in ms.",

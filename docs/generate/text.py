@@ -16,7 +16,7 @@ def _cell(text: str) -> str:
 
 
 #: Names that begin sentences in lower case, besides those with digits, dots or hyphens.
-_NAMES = ("onnxruntime", "sgd", "null")
+_NAMES = ("c", "onnxruntime", "sgd", "null")
 
 
 def sentence(text: str) -> str:

@@ -33,10 +33,13 @@ def default_groups(verb: str) -> dict[str, str]:
 def values(verb: str) -> dict[str, Any]:
     """Return the values in the default configuration files of a verb, by dotted option name.
 
-    Values that depend on other options (``${...}``) are left out.
+    Values that depend on other options (``${...}``) are left out, and those of the data set, which
+    are of the default one only.
     """
     options: dict[str, Any] = {}
     for group, name in default_groups(verb).items():
+        if group == "dataset":
+            continue
         path = _conf() / group / f"{name}.yaml"
         match = _PACKAGE.match(path.read_text(encoding="utf-8"))
         within = match[1] if match else group

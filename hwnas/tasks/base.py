@@ -364,17 +364,18 @@ def normalised_label(label: Any) -> Any:
 
 
 def joined_labels(labels: Iterable[object]) -> set[str]:
-    """Return the texts that list several labels: they share a part with another text.
+    """Return the texts that list several labels.
 
-    For example ``cat|dog`` besides ``cat``; the separators are ``|`` and ``;``.
+    Texts with ``|`` or ``;`` that share a part with another text, such as ``cat|dog`` besides
+    ``cat``; and texts with commas, whose parts are all labels. Names of classes may have commas.
     """
-    parts = {
-        label: {part.strip() for part in re.split(r"[|;]", label)}
-        for label in labels
-        if isinstance(label, str)
-    }
+    texts = {label for label in labels if isinstance(label, str)}
+    parts = {label: {part.strip() for part in re.split(r"[|;]", label)} for label in texts}
     counts = Counter(part for label_parts in parts.values() for part in label_parts)
-    return {
+    with_commas = {
+        text for text in texts if "," in text and {p.strip() for p in text.split(",")} <= texts
+    }
+    return with_commas | {
         name
         for name, labels_of_name in parts.items()
         if len(labels_of_name) > 1 and any(counts[part] > 1 for part in labels_of_name)

@@ -22,6 +22,7 @@ from hwnas.models import families
 from hwnas.models.families import annotations, early_exits
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.cascades import LEAST
 from hwnas.tasks.metrics import metric_of
 from hwnas.training import loop
 from hwnas.training.data import ImageData
@@ -216,6 +217,12 @@ def _check_exits(config: SearchConfig, data: ImageData) -> None:
         raise ConfigError(
             f"task={data.task.name}: early exits need the confidence of predictions, which this "
             "task does not have. Choose a search_space without exits."
+        )
+    if (n := len(data.validation)) < 2 * LEAST:
+        raise ConfigError(
+            f"The thresholds of early exits need {2 * LEAST} or more validation images, and there "
+            f"are {n}. Give more images, set a larger dataset.validation, or choose a search_space "
+            "without exits."
         )
 
 

@@ -33,6 +33,12 @@ class CascadeReport:
         """One sentence about the cascades on the front; empty with fewer than two members."""
         if len(self.stages) < 2 and not self.pairs:
             return []
+        n_images = len(self.stages[0].predictions["validation"].correct) if self.stages else 0
+        if not self.pairs and n_images < 2 * cascades.LEAST:
+            return [
+                f"No cascades: their thresholds need {2 * cascades.LEAST} or more validation "
+                f"images, and there are {n_images}."
+            ]
         ahead = [cascade for cascade in self.pairs if cascade.on_front]
         if not ahead:
             return []
