@@ -172,7 +172,8 @@ def _datasets() -> str:
         "Data sets",
         "`dataset=NAME` chooses a data set and the training schedule that suits it. "
         "`dataset=images` reads your own images: {doc}`../how-to/own-images`. `dataset.path=DIR` "
-        "reads the Parquet files of those from the Hugging Face hub from a folder, without a network.",
+        "reads the Parquet files of those from the Hugging Face hub from a folder, without a "
+        "network.",
         table(("Name", "Images", "Source"), rows),
         "## Settings",
         table(("Name", "Options that it sets"), settings),

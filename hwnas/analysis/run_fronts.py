@@ -141,8 +141,12 @@ def named(runs: Sequence[ComparedRun], labels: Sequence[str] = ()) -> list[Compa
 
 def _named_by_path(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     """Return runs with different names, with as many folders of the path as necessary."""
-    names = [run.name for run in runs]
     parts = [Path(run.path).absolute().parent.parts for run in runs]
+    places = [(run.name, parent) for run, parent in zip(runs, parts, strict=True)]
+    names = [  # a folder and a file may have the same name without its suffix
+        f"{run.name}{Path(run.path).suffix}" if places.count(place) > 1 else run.name
+        for run, place in zip(runs, places, strict=True)
+    ]
     depth = 0
     while len({*names}) < len(names) and depth < max(map(len, parts)):
         depth += 1
@@ -151,11 +155,6 @@ def _named_by_path(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
             f"{parts[i][-depth]}/{name}" if is_repeated[i] and depth <= len(parts[i]) else name
             for i, name in enumerate(names)
         ]
-    # A folder and a file of the same name, without its suffix, are beside each other.
-    names = [
-        name if names.count(name) == 1 else f"{name}{Path(run.path).suffix}"
-        for run, name in zip(runs, names, strict=True)
-    ]
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hwnas.analysis import run_fronts
+from hwnas.analysis.fronts import ComparedRun
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.hardware.derived_metrics import RATIOS
@@ -75,3 +76,8 @@ def test_joint_points_exclude_int8_slower_on_one_target(tmp_path: Path) -> None:
     run = run_fronts.read_run_folder(tmp_path)
     assert len(run.scored) == 2
     assert [point.id for point in run.verified or ()] == [FAST.id]
+
+
+def test_folder_and_file_of_the_same_name_are_different_runs() -> None:
+    runs = [ComparedRun("a", {}, [], path=path) for path in ("runs/a", "runs/a.csv")]
+    assert [run.name for run in run_fronts.named(runs)] == ["a", "a.csv"]

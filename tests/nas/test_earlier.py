@@ -1,5 +1,6 @@
 """Earlier searches used by ``start_from`` and ``front_of``."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from hwnas.core.errors import RunError, SpaceError
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.models.spaces import SearchSpace
+from hwnas.nas import earlier
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.options import StudyConfig
 from hwnas.nas.run import Run, check_resumable
@@ -70,11 +72,15 @@ def _write_run(path: Path, file: Path, space: SearchSpace, costs: Sequence[str])
     return study.candidates
 
 
-def _start_ids(path: Path, space: SearchSpace) -> list[str]:
-    config: Any = SimpleNamespace(start_from=str(path), study=StudyConfig())
+def _start_ids(path: Path, space: SearchSpace, folder: Path | None = None) -> list[str]:
+    """Return the first genotypes of a search in ``folder`` that starts from another one."""
+    run = SimpleNamespace(dir=None if folder is None else str(folder))
+    config: Any = SimpleNamespace(start_from=str(path), study=StudyConfig(), run=run)
     networks: Any = SimpleNamespace(space=space)
     none: Any = None
-    return [genotype.id for genotype in SearchComponents(config, networks, none).first]
+    parts = SearchComponents(config, networks, none)
+    parts.keep_first()
+    return [genotype.id for genotype in parts.first]
 
 
 def _candidates_near(
@@ -151,6 +157,42 @@ def test_incomplete_earlier_search_is_refused(
     with pytest.raises(RunError, match=rf"from a backup, or .* start_from={run}$"):
         check_resumable(Run.load(run, "run.resume"), StudyConfig())
     assert len(_start_ids(run, tiny)) == 3
+
+
+def test_resumed_search_has_its_first_networks_in_its_folder(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ids = [c.id for c in _write_run(run, run / "study.db", tiny, MS)]
+    assert _start_ids(run, tiny, tmp_path / "next") == ids
+    shutil.rmtree(run)
+    assert _start_ids(run, tiny, tmp_path / "next") == ids
+    with pytest.raises(RunError, match="no such folder"):
+        _start_ids(run, tiny, tmp_path / "another")
+
+
+def test_note_on_search_with_other_data(tiny: SearchSpace, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    _write_run(run, run / "study.db", tiny, MS)
+    edit(run, "digests", {"data": "one"})
+    before = Run.load(run, "start_from")
+    assert not earlier.note_on_data(before, "one")
+    (note,) = earlier.note_on_data(before, "other")
+    assert "had other data" in note
+
+
+def test_another_study_is_not_resumed(tiny: SearchSpace, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    _write_run(run, run / "study.db", tiny, MS)
+    url = "sqlite:////tmp/other.db"
+    with pytest.raises(RunError, match=r"in this folder, not in a database"):
+        check_resumable(Run.load(run, "run.resume", url), StudyConfig(storage=url))
+    shared = tmp_path / "shared"
+    _write_run(shared, tmp_path / "shared.db", tiny, MS)
+    url = database.sqlite_url(tmp_path / "shared.db")
+    check_resumable(Run.load(shared, "run.resume", url), StudyConfig(url, "hwnas"))
+    with pytest.raises(RunError, match=r"in the study 'hwnas', not in 'new'"):
+        check_resumable(Run.load(shared, "run.resume", url), StudyConfig(url, "new"))
 
 
 def _write_posteriors(path: Path, space: SearchSpace, observed: Sequence[Candidate]) -> None:

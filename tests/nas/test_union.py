@@ -142,6 +142,9 @@ def test_space_names_accept_paths_lists_and_folders(
     assert union.space_names(str(shipped / "baselines")) == paths
     assert [union.stem(name) for name in paths] == ["a", "b"]
     assert union.space_names("unknown") == ["unknown"]  # refused when it is loaded
+    (shipped / "baselines" / "c.yml").write_text(yaml.safe_dump(space_yaml(tiny)))
+    assert union.space_names(str(shipped / "baselines"))[-1].endswith("c.yml")
+    (shipped / "baselines" / "c.yml").unlink()
     for value, message in (
         ([], "names no search space"),
         ("empty", "no search space"),

@@ -106,6 +106,11 @@ def test_class_weights_balance_the_loss() -> None:
     assert rows.sum(dim=0).tolist() == pytest.approx([216.0, 216.0], rel=1e-6)
     outputs = torch.zeros(432, 2)
     assert float(task.loss(outputs, rows)) == pytest.approx(float(np.log(2)))
+    # Smoothing has the weights, too: always answering one class costs each class the same.
+    sure = torch.tensor([[9.0, 0.0]]).expand(432, 2)
+    swapped = sure.flip(1)
+    losses = [float(task.loss(answer, rows, smoothing=0.1)) for answer in (sure, swapped)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     distilled = task.distillation_targets(outputs)
     assert torch.equal(distilled.sum(dim=1), torch.ones(432)), (
         "the teacher already has class weights"

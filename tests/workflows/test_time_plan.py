@@ -19,6 +19,7 @@ from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.targets import check_limits
+from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning import time_budget
 from hwnas.training.finetuning.time_budget import TimeWindow, TrainingTimes
@@ -354,6 +355,31 @@ def test_remaining_time_follows_time_limit(digits: SearchComponents) -> None:
     assert remaining.left_s(50.0) == pytest.approx(300 - 10 - 6)
     remaining.begin("Finish members", 100)
     assert remaining.left_s(50.0) == pytest.approx(50 + 24)
+
+
+def test_longer_limit_gives_time_to_a_search_that_had_none() -> None:
+    row = TimePlan(300, 6, 0, 0, 120, 24, "trained", 20, (1, 4)).to_json()
+    longer = TimePlan.of(row, 900)
+    assert longer.search_s == pytest.approx(0.6 * 720)
+    assert longer.finetuning_s == pytest.approx(0.4 * 720)
+    row = TimePlan(300, 6, 0, 150, 50, 24, "trained", 20, (1, 4)).to_json()
+    assert TimePlan.of(row, 500).search_s == pytest.approx(300)
+
+
+def test_trained_supernet_takes_no_more_time(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainedEvaluator, "epoch_s", lambda *_: 0.5)
+    monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: 4.0)
+    config = compose("search", [*TINY, "minutes=10", "accuracy=supernet", "train.epochs=100"])
+    parts = components.retargeted(digits, config)
+    monkeypatch.setattr(Checkpoint, "n_steps", lambda _: 10**6)
+    for earlier, expected_s in (({}, 400.0), ({"arguments": []}, 0.0)):
+        planner = Planner([config], dict(earlier))
+        planner(parts)
+        plan = planner.facts()["time_plan"]
+        assert (plan["supernet_s"] > 0) == (expected_s > 0)
+        assert plan["finetuning_s"] >= 0
 
 
 def test_lost_pixels_are_reported(digits: SearchComponents) -> None:

@@ -93,13 +93,15 @@ class TimePlan:
         """Return the recorded plan of a resumed search, extended or shortened to ``limit_s``."""
         plan = TimePlan(**{f.name: row[f.name] for f in fields(TimePlan)})
         free_s = plan.search_s + plan.finetuning_s
-        share = plan.search_s / free_s if plan.search_s > 0 else 1 - _FINETUNING
-        free_s = max(0.0, free_s + limit_s - plan.limit_s)
+        search_s, finetuning_s = plan.search_s, plan.finetuning_s
+        if search_s <= 0:  # an earlier limit left no time for the search
+            search_s, finetuning_s = 1 - _FINETUNING, _FINETUNING
+        factor = max(0.0, free_s + limit_s - plan.limit_s) / (search_s + finetuning_s)
         return replace(
             plan,
             limit_s=limit_s,
-            search_s=share * free_s,
-            finetuning_s=(1 - share) * free_s,
+            search_s=factor * search_s,
+            finetuning_s=factor * finetuning_s,
             fidelities=tuple(plan.fidelities),
         )
 

@@ -10,7 +10,7 @@ from hwnas.hardware.device_models import measurements
 from hwnas.hardware.device_models.measurements import Measurements
 from hwnas.models.spaces import Genotype, SearchSpace
 
-FACTS = {"batch": 1, "dtype": "float32", "threads": 1}
+FACTS = {"batch": 1, "dtype": "float32", "threads": 1, "channels": 1, "outputs": 10}
 
 
 @pytest.fixture(scope="module")
@@ -248,14 +248,14 @@ def test_fine_timer_is_accepted(
     assert len(read(tmp_path, tiny, "genotype,latency_ms", *rows).ms) == len(values)
 
 
-def _kit_json(folder: Path, genotypes: list[Genotype], batch: int = 1) -> None:
+def _kit_json(folder: Path, genotypes: list[Genotype], batch: int = 1, channels: int = 1) -> None:
     networks = [
         {"id": g.id, "search_space": g.space, "genotype": g.to_dict()}
         | {"role": "network", "onnx": "opset 17", "sha256": {".onnx": "0"}}
         for g in genotypes
     ]
     facts = {"version": 1, "target": "phone", "command": "hwnas profile", "batch": batch}
-    facts |= {"dtype": "float32", "threads": 1}
+    facts |= {"dtype": "float32", "threads": 1, "channels": channels, "outputs": 10}
     (folder / "kit.json").write_text(json.dumps({**facts, "networks": networks}))
 
 
@@ -315,6 +315,34 @@ def test_files_of_exports_and_runs_identify_networks(
     assert "line 10: model '' is no file of a kit" in missing
     advised = read(tmp_path, tiny, f"{column},latency_ms", f"run/models/{c.id},3.5")
     assert advised.ms == {c: 3.5}
+
+
+def test_models_of_other_programs_are_left_out(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a table in the current folder has no parent with a name
+    models = tmp_path / "run" / "models"
+    models.mkdir(parents=True)
+    (models / f"{genotypes[0].id}.json").write_text(
+        json.dumps({"genotype": genotypes[0].to_dict()})
+    )
+    Path("resnet.json").write_text('{"layers": 50}')
+    Path("other").mkdir()
+    Path("other/proof.json").write_text("{}")
+    rows = (f"run/models/{genotypes[0].id}.onnx,1.25", "resnet.onnx,1", "other/x.onnx,1", ",5")
+    measured = read(Path(), tiny, "model,latency_ms", *rows)
+    assert measured.ms == {genotypes[0]: 1.25}
+    assert [note.partition(" is no file")[0] for note in measured.left_out] == [
+        "line 3: model 'resnet.onnx'", "line 4: model 'other/x.onnx'", "line 5: model ''",
+    ]  # fmt: skip
+
+
+def test_kit_of_other_data_is_refused(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    _kit_json(tmp_path, genotypes, channels=3)
+    with pytest.raises(TableError, match=r"has 3 channels, those of the data set have 1"):
+        read(tmp_path, tiny, "model,latency_ms", f"{genotypes[0].id}.onnx,1.25")
 
 
 def test_file_names_require_matching_kit(

@@ -81,6 +81,11 @@ def test_kit_is_measured_resumed_and_read(
     (kit / "mine.csv").write_text("model,latency_ms\na.onnx,1\n")
     refused = measure(kit, "command", "--results", "mine.csv", tool)
     assert "mine.csv has no column network: another program" in refused.stderr
+    for content in ("model,latency_ms\na.onnx,1", "model,latency_ms"):  # without a last line end
+        (kit / "mine.csv").write_text(content)
+        refused = measure(kit, "command", "--results", "mine.csv", tool)
+        assert "mine.csv has no column network: another program" in refused.stderr
+        assert (kit / "mine.csv").read_text() == content, "not changed"
     rows = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
     assert {row["role"] for row in rows} == {"sentinel", "network"}
     assert len({row["network"] for row in rows}) == 8
@@ -165,6 +170,27 @@ def test_interrupted_results_of_older_script_are_continued(kit: Path) -> None:
     measured = [row["network"] for row in results if row["time"]]
     assert all(measured.count(network) >= 3 for network in {*measured})
     assert len({*measured}) == 8
+
+
+def test_incomplete_header_is_written_again(kit: Path) -> None:
+    (kit / "results.csv").write_text("network,role,sea")
+    assert measure(kit, *QUICK).returncode == 0
+    (row, *_) = csv.DictReader((kit / "results.csv").read_text().splitlines())
+    assert row["channels"] == "1"
+    assert row["outputs"] == "10"
+
+
+def test_latency_is_a_number_alone_in_its_line(kit: Path) -> None:
+    tool = "sh -c 'echo 2.17.0; echo ...; echo 1.5; echo .5; echo 2e-1' {file}"
+    assert measure(kit, "command", tool).returncode == 0
+    (row, *_) = csv.DictReader((kit / "results.csv").read_text().splitlines())
+    assert (row["n_runs"], float(row["p50_ms"])) == ("3", 0.5)
+
+
+def test_results_in_read_only_folder_are_refused(kit: Path) -> None:
+    refused = measure(kit, *QUICK, "--results", "missing/results.csv")
+    assert "cannot be written" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_phone_is_identified_by_model_and_serial_number(
@@ -272,6 +298,12 @@ def test_device_file_of_another_device_is_not_overwritten(
         "has other latencies of 4 of these networks: the median difference is 96.1%. Allowed: 3%"
     )
     assert message in capsys.readouterr().err
+    newer = {**json.loads((tmp_path / "device.json").read_text()), "format": 99}
+    (tmp_path / "newer.json").write_text(json.dumps(newer))
+    other = [*TARGET, f"target.offline.file={tmp_path / 'newer.json'}"]
+    assert run(["profile", *other, f"measured={results}"]) == 2
+    assert json.loads((tmp_path / "newer.json").read_text()) == newer, "not replaced"
+    capsys.readouterr()
     for nothing in ("measured=[]", "measured=[ ]"):
         assert run(["profile", *options, nothing]) == 2
         assert "measured is empty" in capsys.readouterr().err

@@ -123,6 +123,12 @@ def test_invalid_precision_is_refused(
     assert "\n" not in str(error.value)
 
 
+def test_transformers_refuse_int8() -> None:
+    vit = spaces.load_space(spaces.find("vit_small"))
+    with pytest.raises(SpaceError, match="precision has int8, but int8 has no"):
+        families.family_of(with_precision(vit, precision=("float32", "int8")))
+
+
 def _networks(device: Target, space: SearchSpace, task: Signature) -> Networks:
     return Networks(device, space, {space.name: families.family_of(space)}, task)
 

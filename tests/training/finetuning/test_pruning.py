@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hwnas.hardware.backends.vela.compiler import compile_tflite
 from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.families.layers import fold_batch_norm, weights_of
-from hwnas.models.graph import Signature, n_macs
+from hwnas.models.graph import Graph, Signature, n_macs
 from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.onnx.writer import write_fp32
@@ -100,6 +101,9 @@ def test_unsupported_pruning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     lowered = families.get("mbconv").lower(tiny, tiny.smallest(), TASK)
     with pytest.raises(ConfigError, match=r"removes all 8 channels .* at most 0\.87"):
         check_pruning(0.9, lowered)
+    check_pruning(0.87, lowered)
+    narrow = replace(lowered[0], op=replace(lowered[0].op, out_shape=(5, 1, 1)))
+    check_pruning(0.8, Graph((narrow, *lowered[1:]), lowered.outputs))  # 5 * (1 - 0.8) < 1
     with pytest.raises(ConfigError, match=r"networks with layernorm .* are not pruned"):
         check_pruning(0.3, families.get("vit").lower(vit, vit.smallest(), TASK))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
