@@ -74,6 +74,10 @@ class BudgetError(HwnasError):
     """No candidate meets the budget."""
 
 
+class UnfinishedError(BudgetError):
+    """A time limit ended before the first result; the run is kept and can be resumed."""
+
+
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> str:
     """Return the message ``Unknown KIND 'NAME'.`` with up to three similar allowed names.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, final
 
 from hwnas.core import database, files
-from hwnas.core.errors import HwnasError, RunError
+from hwnas.core.errors import HwnasError, RunError, UnfinishedError
 from hwnas.core.manifest import FORMAT, Manifest, read_manifest, with_checksum
 from hwnas.core.typed_files import to_json_bytes
 
@@ -232,7 +232,7 @@ def open_run_folder(
 ) -> Iterator[tuple[RunFolder, Row]]:
     """Yield the locked folder of a run and its manifest (empty for a new run).
 
-    If the run fails before it has results, a new folder is removed.
+    If the run fails before it has results, a new folder is removed, except after a time limit.
 
     Args:
         verb: Verb of the run.
@@ -265,7 +265,8 @@ def open_run_folder(
         yield folder, earlier
     except BaseException as error:
         if not resume:
-            folder.discard_if_empty(refused=isinstance(error, HwnasError))
+            is_kept = isinstance(error, UnfinishedError)
+            folder.discard_if_empty(refused=isinstance(error, HwnasError) and not is_kept)
         raise
     finally:
         folder.close()

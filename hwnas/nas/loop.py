@@ -15,7 +15,13 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import Trial
 
-from hwnas.core.errors import BudgetError, CollapseError, CompileError, DeviceCrashError
+from hwnas.core.errors import (
+    BudgetError,
+    CollapseError,
+    CompileError,
+    DeviceCrashError,
+    UnfinishedError,
+)
 from hwnas.core.progress import Progress, TimeLimitReached, stop_trainings
 from hwnas.core.quantity import Quantities
 from hwnas.hardware.costs.cost_model import Cost, CostModel
@@ -353,7 +359,7 @@ def no_feasible_candidate(
         folder: Folder with ``candidates.parquet``, for the message.
     """
     if not candidates:
-        return BudgetError(
+        return UnfinishedError(
             "The time limit ended before a candidate was scored. Measurements of the target are "
             f"kept. Continue with more time: "
             f"hwnas resume {shlex.quote(folder)} minutes=NUMBER"

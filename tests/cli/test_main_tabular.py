@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from hwnas.__main__ import run
+from hwnas.analysis import run_fronts
 from hwnas.cli import tabular
 from hwnas.core.manifest import read_manifest
 from hwnas.workflows.config.compose import compose
@@ -149,6 +150,47 @@ def test_infeasible_budget_names_limit(
     arguments = _arguments(table, "n_trials=20", "budget.latency_ms=0.5")
     line = _error_line([*arguments, f"run.dir={tmp_path / 'run'}"], capsys)
     assert "binding limit is budget.latency_ms=0.5" in line
+
+
+def test_interrupt_names_command_that_continues(
+    table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hwnas.workflows.search.tabular.engine.run_engine", interrupted)
+    folder = tmp_path / "run"
+    assert run(_arguments(table, "n_trials=5", f"run.dir={folder}")) == 130
+    assert f"hwnas resume {folder}" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert run(["resume", str(folder)]) == 0
+
+
+def test_limit_before_first_candidate_leaves_run_resumable(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    arguments = _arguments(table, "n_trials=5", "minutes=1e-4", f"run.dir={folder}")
+    assert "time limit ended before a candidate was scored" in _error_line(arguments, capsys)
+    assert read_manifest(folder)["status"] == "running"
+    assert run(["resume", str(folder), "minutes=10"]) == 0
+
+
+def test_same_name_is_not_the_same_table(table: Path, tmp_path: Path) -> None:
+    folders = []
+    for name in "ab":
+        other = tmp_path / name / "cells.parquet"
+        other.parent.mkdir()
+        columns = pq.read_table(table)
+        pq.write_table(columns.slice(0 if name == "a" else 1), other)
+        folders.append(tmp_path / f"run_{name}")
+        partial = ["benchmark.partial=true", "n_trials=5", f"run.dir={folders[-1]}"]
+        assert run(_arguments(other, *partial)) == 0
+    data = [run_fronts.read_run_folder(folder).data for folder in folders]
+    assert data[0] != data[1]
 
 
 def test_changed_run_is_not_resumed(

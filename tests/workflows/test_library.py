@@ -386,6 +386,30 @@ def test_resume_keeps_number_of_workers(
         hwnas.search(resume="run")
 
 
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [({}, 1), ({"minutes": 5}, None), ({"study": {"workers": None}}, None)],
+)
+def test_default_number_of_workers_is_not_recorded(
+    options: dict[str, Any], workers: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(configs: list[Any], arguments: list[str], *_: object) -> None:
+        assert configs[0].study.workers == workers
+        assert "study.workers=1" not in arguments, "a resumed search with a limit uses all cores"
+        raise hwnas.HwnasError("asked")
+
+    monkeypatch.setattr("hwnas.workflows.search.run.search_for_front", search)
+    with pytest.raises(hwnas.HwnasError, match="asked"):
+        hwnas.search(target="npu", **options)
+
+
+def test_group_of_options_is_no_value() -> None:
+    images = np.zeros((20, 8, 8), np.uint8)
+    for option in ("out", Path("out")):
+        with pytest.raises(hwnas.HwnasError, match=r"run has options of its own.*run\.dir"):
+            hwnas.search(target="npu", dataset=(images, [0, 1] * 10), run=option)
+
+
 class DepthEvaluator:
     """Evaluator whose accuracy grows with depth."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import fmean, linear_regression
 from typing import TYPE_CHECKING, Protocol, final
 
-from hwnas.core.errors import BudgetError, RunError
+from hwnas.core.errors import BudgetError, RunError, UnfinishedError
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.hardware import backends
 from hwnas.nas.candidates import Candidate
@@ -70,7 +70,7 @@ def end(  # noqa: PLR0913, PLR0917
     if not feasible:
         if candidates:  # else the time limit ended first: the search can be resumed
             _write_without_front(folder, manifest, lacking, _NOTHING)
-        raise BudgetError(" ".join(missed))
+        raise (BudgetError if candidates else UnfinishedError)(" ".join(missed))
     budget = _time_budget(contexts[0].config.finish, folder, manifest, limit)
     views = context.views(contexts)
     finetuned = finishing.finish(feasible, views, candidates, budget, reporter, more_trials)
