@@ -111,7 +111,8 @@ class SimulatedInt8(nn.Module):
             case "max_pool2d":
                 return F.max_pool2d(x, op.kernel, op.stride, op.padding)
         assert node.in_float, f"{op.kind} has no int8 operator"
-        result: Tensor = layer_of(self.network, node.name)(x)
+        norm = layer_of(self.network, node.name)
+        result: Tensor = norm(x) if x.dim() == 2 else norm(x.movedim(1, -1)).movedim(-1, 1)
         return result
 
     def _weighted(self, node: Node, x: Tensor) -> Tensor:
