@@ -81,7 +81,7 @@ class Landscape:
     ):
         self._networks, self._space, self.n_images = networks, space, n_images
         genotypes, columns = read_networks(space, paths)
-        x = np.array([self._features(genotype) for genotype in genotypes])
+        x = np.array([self.features(genotype) for genotype in genotypes])
         self._feature_mean, self._feature_std = x.mean(axis=0), x.std(axis=0) + 1e-9
         x = (x - self._feature_mean) / self._feature_std
         last, gain = columns["after_3"], columns["after_1"] - columns["after_3"]
@@ -106,7 +106,7 @@ class Landscape:
 
     def _evaluate(self, genotype: Genotype) -> tuple[float, float, float]:
         """Return the true errors after one and after three epochs, and the seconds."""
-        x = (np.array([self._features(genotype)]) - self._feature_mean) / self._feature_std
+        x = (np.array([self.features(genotype)]) - self._feature_mean) / self._feature_std
         last = float(self._last_model.predict(x)[0])
         last += self._unexplained_std * _normal(genotype, "3")
         first = last + float(self._gain_model.predict(x)[0])
@@ -117,10 +117,16 @@ class Landscape:
 
     def predict(self, genotypes: Sequence[Genotype]) -> Array:
         """Return the smooth part of the log errors after the last epoch, ``(n,)``."""
-        x = np.array([self._features(genotype) for genotype in genotypes])
+        x = np.array([self.features(genotype) for genotype in genotypes])
         return np.asarray(self._last_model.predict((x - self._feature_mean) / self._feature_std))
 
-    def _features(self, genotype: Genotype) -> list[float]:
+    def predict_features(self, features: Sequence[float]) -> float:
+        """Return the prediction of ``predict`` for one network, given its features."""
+        x = (np.array([features]) - self._feature_mean) / self._feature_std
+        return float(self._last_model.predict(x)[0])
+
+    def features(self, genotype: Genotype) -> list[float]:
+        """Return the features of a network: sizes, resolutions, widths, depths, types of blocks."""
         assignment, graph = self._space.assignment(genotype), self._networks.lower(genotype)
         option: Any = assignment.get
         size = option("resolution") / option("stem.stride")

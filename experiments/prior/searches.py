@@ -1,6 +1,7 @@
 """Simulated searches on one data set, with and without a prior from the other data sets.
 
-python -m experiments.prior.searches DIR NAME=FILE.csv ... [--target NAME ...] [--seeds 10]
+python -m experiments.prior.searches DIR NAME=FILE.csv ... [--target NAME ...] [--seeds 0 1 2]
+    [--variants none feature front]
 
 ``DIR`` contains Fashion-MNIST. Each file is written by ``experiments.prior.networks``. A response
 surface is fitted to each file, and to ``experiments/landscape/networks.csv`` (``fashion_mnist``).
@@ -60,8 +61,9 @@ class Prior:
 
     def _error(self, genotype: Genotype) -> float:
         """Return the standardised log error of a network; higher is worse."""
+        features = self._landscapes[0].features(genotype)  # equal for all data sets
         return statistics.fmean(
-            (float(landscape.predict([genotype])[0]) - landscape.mean) / landscape.std
+            (landscape.predict_features(features) - landscape.mean) / landscape.std
             for landscape in self._landscapes
         )
 
@@ -72,7 +74,8 @@ def main() -> None:
     parser.add_argument("data", metavar="DIR")
     parser.add_argument("files", nargs="+", metavar="NAME=FILE.csv")
     parser.add_argument("--target", nargs="+", default=["fashion_mnist"])
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[*range(10)])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     setup = load_setup(arguments.data)
@@ -94,8 +97,8 @@ def main() -> None:
         prior = Prior([other for name, other in landscapes.items() if name != target])
         best = _true_points(setup, landscape)
         first = _front_assignments(setup, prior)
-        for seed in range(arguments.seeds):
-            for variant in VARIANTS:
+        for seed in arguments.seeds:
+            for variant in arguments.variants:
                 points = _search(setup, landscape, prior, first, seed, variant)
                 fractions = [_volume(points[:n], best) / _volume(best, best) for n in BUDGETS]
                 text = ", ".join(f"{fraction:.4f}" for fraction in fractions)
