@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -126,12 +125,12 @@ def trtexec(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
     """
 
     def run(path: Path) -> tuple[Runs, float | None]:
-        times = Path(tempfile.mkdtemp()) / "times.json"  # the kit may be read-only
-        warm = [f"--warmUp={WARM_S * 1e3:.0f}", f"--duration={MIN_S:.0f}"]
-        least = [f"--iterations={MIN_RUNS}", f"--exportTimes={times}", "--noDataTransfers"]
-        output([arguments.tool or "trtexec", f"--onnx={path}", *warm, *least, *arguments.rest])
-        entries = json.loads(times.read_text())
-        shutil.rmtree(times.parent)
+        with tempfile.TemporaryDirectory() as folder:  # the kit may be read-only
+            times = Path(folder, "times.json")
+            warm = [f"--warmUp={WARM_S * 1e3:.0f}", f"--duration={MIN_S:.0f}"]
+            least = [f"--iterations={MIN_RUNS}", f"--exportTimes={times}", "--noDataTransfers"]
+            output([arguments.tool or "trtexec", f"--onnx={path}", *warm, *least, *arguments.rest])
+            entries = json.loads(times.read_text())
         return [float(entry["computeMs"]) for entry in entries], None
 
     version = re.search(r"TensorRT[^\d]*([\dv.]+)", output([arguments.tool or "trtexec", "--help"]))

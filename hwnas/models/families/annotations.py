@@ -210,8 +210,8 @@ def check_annotations(space: SearchSpace, family: "Family") -> None:
     check_weight_options(space, plain, family)
     check_precision(space)
     check_run_options(space)
-    _check_int8(space, family)
     early_exits.check_exits(space, family)
+    _check_int8(space, family)
 
 
 def _check_int8(space: SearchSpace, family: "Family") -> None:
