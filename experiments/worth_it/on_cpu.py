@@ -1,6 +1,7 @@
 """Latency of the front of a search and of hand-designed networks on this CPU with TVM.
 
     python -m experiments.worth_it.on_cpu [--dtype float32] [--muon]
+    python -m experiments.worth_it.on_cpu --front cpu_front_hour --muon --out cpu_hour
 
 Test accuracies are known. The networks are compiled with random weights, and timed in several
 passes in random order. Input and output files:
@@ -40,10 +41,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", choices=list(_FILES), default="int8")
     parser.add_argument("--muon", action="store_true", help="use the baselines trained with Muon")
+    parser.add_argument("--front", help="name of another front.csv, without its suffix")
+    parser.add_argument("--out", help="name of the results, without their suffix")
     arguments = parser.parse_args()
     dtype = arguments.dtype
     front, accuracy, table = _FILES[dtype]
-    table += "_muon" * arguments.muon
+    front = arguments.front or front
+    table = arguments.out or table + "_muon" * arguments.muon
     baselines = "baselines_3" if arguments.muon else "baselines_2"
     runtimes, rows, timers = Runtimes(), list[dict[str, Any]](), list[Timer]()
     for side, name in (("front", front), ("baseline", baselines)):
