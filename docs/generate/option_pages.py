@@ -90,11 +90,18 @@ _TABULAR = (
 def _sections(verb: str, schema: type) -> Iterator[str]:
     """Yield a heading and a table for each section of options."""
     defaults, sentences = command_help.values(verb), option_sentences(schema)
+    data = command_help.default_groups(verb).get("dataset")
+    of_data = {} if data is None else command_help.group_values("dataset", data)
+    where = {name: f" with `dataset={data}`" for name in of_data if name != "dataset.name"}
     sections: dict[str, list[Option]] = {"": []}
     for option in iter_options(schema):
         sections.setdefault(option.name.rpartition(".")[0], []).append(option)
     for name, options in sorted(sections.items(), key=lambda section: _is_of_target(section[0])):
-        rows = [_row(option, defaults, sentences) for option in options if option.name != "budget"]
+        rows = [
+            _row(option, defaults, sentences, where.get(option.name, ""))
+            for option in options
+            if option.name != "budget"
+        ]
         if not rows:
             continue
         yield f"## `{name}.*`" if name else "## General options"
@@ -111,7 +118,7 @@ def _is_of_target(section: str) -> bool:
 
 
 def _row(
-    option: Option, defaults: dict[str, Any], sentences: dict[str, str]
+    option: Option, defaults: dict[str, Any], sentences: dict[str, str], where: str
 ) -> tuple[str, str, str, str]:
     allowed = allowed_range(option.field)
     kind = type_name(option.hint) + (f" in {allowed}" if allowed else "")
@@ -119,7 +126,8 @@ def _row(
     if isinstance(default, str) and default.startswith("${"):  # derived from other options
         default = option.default
     default = "" if default in ("???", None) else default
-    return f"`{option.name}`", kind, code(default), sentence(sentences[option.name])
+    shown = code(default) + (where if default != option.default else "")
+    return f"`{option.name}`", kind, shown, sentence(sentences[option.name])
 
 
 def _budget(default: str | None) -> str:

@@ -33,20 +33,22 @@ def default_groups(verb: str) -> dict[str, str]:
 def values(verb: str) -> dict[str, Any]:
     """Return the values in the default configuration files of a verb, by dotted option name.
 
-    Values that depend on other options (``${...}``) are left out, and those of the data set, which
-    are of the default one only.
+    Values that depend on other options (``${...}``) are left out.
     """
     options: dict[str, Any] = {}
     for group, name in default_groups(verb).items():
-        if group == "dataset":
-            continue
-        path = _conf() / group / f"{name}.yaml"
-        match = _PACKAGE.match(path.read_text(encoding="utf-8"))
-        within = match[1] if match else group
-        options |= _dotted_values(_read(path), "" if within == "_global_" else f"{within}.")
+        options |= group_values(group, name)
     raw = _read(_conf() / f"{verb}.yaml")
     raw.pop("defaults")
     return options | dict(_dotted_values(raw))
+
+
+def group_values(group: str, name: str) -> dict[str, Any]:
+    """Return the values in one file of a configuration group, by dotted option name."""
+    path = _conf() / group / f"{name}.yaml"
+    match = _PACKAGE.match(path.read_text(encoding="utf-8"))
+    within = match[1] if match else group
+    return dict(_dotted_values(_read(path), "" if within == "_global_" else f"{within}."))
 
 
 def _conf() -> Path:

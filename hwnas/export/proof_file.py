@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -357,13 +356,9 @@ def target_of(recorded: Proof) -> Target:
         SchemaError: a field is unknown or missing.
         ConfigError: a value is not allowed.
     """
-    return from_facts(without_compiler(recorded["target"]))
-
-
-def without_compiler(target_facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a target without the path of its C compiler."""
-    tvm = target_facts.get("tvm")
-    return {**target_facts, "tvm": {**tvm, "cc": ""}} if tvm else {**target_facts}
+    facts = recorded["target"]
+    tvm = facts.get("tvm")
+    return from_facts(facts | {"tvm": tvm | {"cc": ""}} if tvm else facts)
 
 
 def operators_to_json(lowered: Graph) -> list[Any]:

@@ -17,13 +17,13 @@ _OPTION = "start_from"
 _FILE = f"{_OPTION}.json"  # in the folder of the inputs of a search
 
 
-class _Network(TypedDict):
+class _KeptNetwork(TypedDict):
     search_space: str
     genotype: dict[str, Any]
 
 
-class _Networks(TypedDict):
-    networks: list[_Network]
+class _KeptNetworks(TypedDict):
+    networks: list[_KeptNetwork]
 
 
 def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list[Candidate]:
@@ -77,7 +77,7 @@ def kept(folder: str, space: Space) -> tuple[Genotype, ...]:
         RunError: the file is damaged.
         SpaceError: one of them is not in the search space.
     """
-    rows = read_json(_Networks, Path(folder, INPUTS, _FILE), RunError)["networks"]
+    rows = read_json(_KeptNetworks, Path(folder, INPUTS, _FILE), RunError)["networks"]
     known = [Genotype(r["search_space"], tuple(sorted(r["genotype"].items()))) for r in rows]
     return tuple(_genotypes_in_space(known, space, _OPTION))
 

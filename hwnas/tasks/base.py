@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
@@ -361,22 +359,3 @@ def normalised_label(label: Any) -> Any:
     if math.isnan(label):  # a missing value in a column of integers, which is read as floats
         return None
     return int(label) if math.isfinite(label) and label == int(label) else label
-
-
-def joined_labels(labels: Iterable[object]) -> set[str]:
-    """Return the texts that list several labels.
-
-    Texts with ``|`` or ``;`` that share a part with another text, such as ``cat|dog`` besides
-    ``cat``; and texts with commas, whose parts are all labels. Names of classes may have commas.
-    """
-    texts = {label for label in labels if isinstance(label, str)}
-    parts = {label: {part.strip() for part in re.split(r"[|;]", label)} for label in texts}
-    counts = Counter(part for label_parts in parts.values() for part in label_parts)
-    with_commas = {
-        text for text in texts if "," in text and {p.strip() for p in text.split(",")} <= texts
-    }
-    return with_commas | {
-        name
-        for name, labels_of_name in parts.items()
-        if len(labels_of_name) > 1 and any(counts[part] > 1 for part in labels_of_name)
-    }

@@ -25,10 +25,10 @@ from hwnas.tasks.base import (
     Score,
     Targets,
     TaskDescription,
-    joined_labels,
     normalised_label,
 )
 from hwnas.tasks.intervals import ClassScores, largest_probability, proportion
+from hwnas.tasks.labels import check_labels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -309,7 +309,7 @@ class Classification:
         """
         raw = {split: list(map(normalised_label, labels)) for split, labels in raw.items()}
         for split, labels in raw.items():
-            _check_labels(f"{where}: split '{split}'", labels, names)
+            check_labels(f"{where}: split '{split}'", labels, names)
         values = set().union(*map(set, raw.values()))
         ordered = (
             list(range(len(names))) if names else sorted(values, key=lambda v: (str(type(v)), v))
@@ -372,34 +372,3 @@ class Classification:
                 f"'task' has {len(classes)} classes, but {len(counts)} counts of training images"
             )
         return ClassificationTask(tuple(classes), tuple(counts), record.get("metric", METRIC))
-
-
-def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None) -> None:
-    """Raise ``DataError`` for labels that are missing, of a wrong type or out of range."""
-    first, joined = dict[Any, int](), joined_labels(labels)
-    for i, value in enumerate(labels):
-        is_joined = isinstance(value, str) and value in joined
-        if is_joined or isinstance(value, list | tuple | np.ndarray):
-            raise DataError(
-                f"{where}, row {i} has several labels ({str(value)[:60]}). Multi-label data are "
-                "not supported: give one whole number or text per image."
-            )
-        if not isinstance(value, int | str | None):
-            raise DataError(
-                f"{where}, row {i} has the label {str(value)[:60]}: must be a whole number or "
-                "text. For other numbers set task=regression."
-            )
-        first.setdefault(value, i)
-    for value, i in first.items():
-        row = f"{where}, row {i}"
-        if value is None:
-            raise DataError(f"{row} has no label. Every image needs one.")
-        if not isinstance(value, str) and value < 0:
-            raise DataError(
-                f"{row} has the label {value}: must not be negative. Label or remove these images."
-            )
-        if names and (isinstance(value, str) or value >= len(names)):
-            raise DataError(
-                f"{row} has the label {value!r}: must be 0 to {len(names) - 1}, as there are "
-                f"{len(names)} names of classes. Correct the label."
-            )

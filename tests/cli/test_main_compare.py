@@ -237,7 +237,7 @@ def test_mixed_data_require_allow_mixed(
 ) -> None:
     other = Path(shutil.copytree(searched / "random0", tmp_path / "other"))
     manifest = json.loads((other / "manifest.json").read_text())
-    manifest["config"]["benchmark"]["path"] = "elsewhere.parquet"
+    manifest["table_sha256"] = "0" * 64
     RunFolder(other).write_json("manifest.json", manifest)
     runs = f"runs=[{other},{searched / 'random1'}]"
     assert "not scored on the same images" in _error_line([runs], capsys)

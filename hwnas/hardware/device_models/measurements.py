@@ -4,7 +4,6 @@ A sentinel is a network that is measured again and again, to notice a change of 
 """
 
 import csv
-import json
 import math
 import re
 import statistics
@@ -12,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
 
 from hwnas.core import safe_read
 from hwnas.core.errors import SpaceError, TableError
 from hwnas.core.schema import MAX_CSV_BYTES
-from hwnas.core.typed_files import read_json
+from hwnas.hardware.device_models.model_files import DATA_FACTS, FACTS, with_genotypes
 from hwnas.hardware.device_models.predictor import MIN_NETWORKS
 from hwnas.models.spaces import Genotype, Space
 
@@ -35,13 +33,9 @@ _LATENCIES = ("", "latency", "time", "p50", "median")  #: words before the unit
 _RATES = ("throughput_ips", "images_per_s", "ips", "fps")
 _NAMES = "latency_ms, latency_us, latency_s or latency_ns, or fps (images per second)"
 _MODELS = ("model", "file", "name")  #: columns with paths of model files, in this order
-#: By a part of the name of a model file; hwnas writes TFLite in int8 only.
-_DTYPES = {"int8": "int8", "tflite": "int8", "fp32": "float32"}
 _SEPARATORS = ",;\t"
 _MIN_MS, _MAX_MS = 1e-6, 1e8  #: a clock cycle, and a day
 _MIN_READINGS = 2  #: minimum number of sentinel readings to check the speed
-_FACTS = ("batch", "dtype", "threads")  #: columns that must match the target, if present
-_DATA_FACTS = ("channels", "outputs")  #: columns that must match the data set, if present
 _MIN_FOR_STEP = 5  #: fewer values may have a common divisor by chance
 _SAME_IN_ALL = ("machine", "runtime", "provider")  #: columns that must have one value, if present
 
@@ -186,7 +180,7 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
         return rows, column
     if names := [name for name in _MODELS if name in columns]:
         rows = [row | {"model": row[names[0]] or ""} for row in rows]
-        return _with_genotypes(rows, path.parent), column
+        return with_genotypes(rows, path.parent), column
     raise TableError(
         f"measured={path} has no column 'model', only: {', '.join(columns)}. Write the columns "
         "model,latency_ms and rows such as runs/a/models/3f2a5c0d9e11.int8.onnx,1.31: paths of "
@@ -194,76 +188,6 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
         "docs/how-to/own-latencies.md. Or add a column 'genotype' with the choices of each network "
         "in JSON. Networks that are not of a search space of hwnas cannot be used."
     )
-
-
-class _KitNetwork(TypedDict):
-    id: str
-    role: str
-    onnx: str
-    sha256: dict[str, str]
-    search_space: str
-    genotype: dict[str, Any]
-
-
-class _Kit(TypedDict):
-    version: int
-    target: str
-    command: str
-    folder: NotRequired[str]
-    batch: int
-    dtype: str
-    threads: int
-    channels: NotRequired[int]
-    outputs: NotRequired[int]
-    networks: list[_KitNetwork]
-
-
-def _with_genotypes(rows: Sequence[dict[str, str]], folder: Path) -> list[dict[str, str]]:
-    """Return rows with the genotypes of their models, and the facts of the kit, if it is one."""
-    try:
-        kit = read_json(_Kit, folder / "kit.json", TableError)
-    except FileNotFoundError:
-        return [row | _model_columns(row["model"], folder) for row in rows]
-    facts = {name: str(kit[name]) for name in (*_FACTS, *_DATA_FACTS) if name in kit}  # type: ignore[literal-required]
-    by_id = {network["id"]: network for network in kit["networks"]}
-    return [facts | row | _kit_columns(row["model"] or "", by_id) for row in rows]
-
-
-def _kit_columns(model: str, by_id: Mapping[str, _KitNetwork]) -> dict[str, str]:
-    """Return the columns that identify a file of a kit; none if it is not in the kit."""
-    name = model.replace("\\", "/").rpartition("/")[2]
-    network = by_id.get(name.removesuffix(".onnx").removesuffix(".tflite"))
-    if network is None:
-        return {"genotype": ""}
-    return {"genotype": json.dumps(network["genotype"]), "search_space": network["search_space"]}
-
-
-def _model_columns(model: str, folder: Path) -> dict[str, str]:
-    """Return the columns that identify a file of an export or a run; none if it is of neither.
-
-    None either for pruned networks and segments: the latency is not that of their genotype.
-    """
-    if not model:
-        return {"genotype": ""}
-    path, content = folder / model.replace("\\", "/"), dict[str, Any]()
-    parts = re.split(r"[._]", path.name)
-    proof = (path if path.is_dir() else path.parent) / "proof.json"
-    record = path.with_name(f"{parts[0]}.json")  # of the network ID in RUN/models
-    if proof.is_file():
-        proven = read_json(dict[str, Any], proof, TableError)
-        steps = proven.get("finishing", {}).get("steps", [])
-        pruned = any(step["step"] == "narrowed" for step in steps)
-        if not pruned and (path.is_dir() or path.name in proven.get("files", {})):
-            content = proven.get("model", {})
-    elif record.is_file():
-        content = read_json(dict[str, Any], record, TableError)
-    if "genotype" not in content or any(re.fullmatch(r"segment\d+", part) for part in parts):
-        return {"genotype": ""}
-    columns = {"genotype": json.dumps(content["genotype"])}
-    if space := content.get("search_space"):
-        columns["search_space"] = str(space)
-    dtypes = [_DTYPES[part] for part in parts if part in _DTYPES]
-    return columns | dict(zip(["dtype"], dtypes, strict=False))
 
 
 def _latency_column(path: Path, columns: Sequence[str]) -> str:
@@ -364,10 +288,10 @@ def _step(values: Sequence[Decimal]) -> Decimal:
 
 
 def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
-    for name in _FACTS:
+    for name in FACTS:
         if row.get(name) and row[name] != str(facts[name]):
             raise ValueError(f"measured with {name}={row[name]}: set target.{name}={row[name]}")
-    for name in _DATA_FACTS:
+    for name in DATA_FACTS:
         if row.get(name) and row[name] != str(facts[name]):
             raise ValueError(
                 f"its network has {row[name]} {name}, those of the data set have {facts[name]}: "

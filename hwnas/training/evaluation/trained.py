@@ -27,6 +27,7 @@ from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.predictions import Predictions, score_outputs
 from hwnas.training import loop
 from hwnas.training.checkpoints import Checkpoint
+from hwnas.training.data import ImageData
 from hwnas.training.evaluation.interfaces import ENOUGH, TrainedConfig
 from hwnas.training.inference import per_sample
 from hwnas.training.options import TrainingConfig
@@ -156,13 +157,11 @@ class TrainedEvaluator:
     def calibration_images(self, genotype: Genotype) -> Tensor:
         """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
         setup = self._setups[genotype.space]
-        resolution, train = setup.resolution(genotype), setup.data.train
+        resolution = setup.resolution(genotype)
         if resolution not in self._images:
-            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
-            images = train.take(order[:_N_CALIBRATION]).images
             if sum(x.nbytes for x in self._images.values()) > _MAX_CACHED_BYTES:
                 self._images.clear()
-            self._images[resolution] = setup.data.prepare(images, resolution)
+            self._images[resolution] = _calibration_images(setup.data, resolution)
         return self._images[resolution]
 
     def _n_done(self, genotype: Genotype) -> int:
@@ -239,6 +238,11 @@ class TrainedEvaluator:
     def _read(self, network: nn.Module, genotype: Genotype) -> Quantity:
         setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
         return score(with_graph_precision(network, setup.graph(genotype), images), setup, genotype)
+
+
+def _calibration_images(data: ImageData, resolution: int) -> Tensor:
+    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
+    return data.prepare(data.train.take(order[:_N_CALIBRATION]).images, resolution)
 
 
 def predict_exits(
