@@ -349,7 +349,7 @@ def test_joined_labels_are_refused(tmp_path: Path, labels: tuple[str, ...]) -> N
 
 def test_label_may_contain_separator(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "x.parquet", _images(50), ["a|b", "c", "d;e", "crane, bird", "crane"] * 10
+        tmp_path / "x.parquet", _images(75), ["a|b", "c", "d;e", "crane, bird", "crane"] * 15
     )
     assert load_images(path).task.description.outputs == "5 classes"
 
