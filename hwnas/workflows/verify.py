@@ -132,8 +132,14 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
     if not config.key:
         reporter.say([recomputation.unproven(folder, recorded)])
     failed = [c["name"] for c in recorded["checks"] if not c["holds"]] + repeating.all_failed
-    if config.target is not None and not failed:
-        for measured in measure.measure(folder, recorded, config.target, config):
+    if config.target is not None:
+        try:
+            costs = measure.measure(folder, recorded, config.target, config)
+        except ConfigError:
+            if not failed:
+                raise
+            costs = []  # failed checks are more important
+        for measured in costs:
             reporter.say(measured.lines())
             failed += measured.failed
     if failed:

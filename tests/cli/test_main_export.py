@@ -901,7 +901,8 @@ def test_cpu_export_is_measured_and_verified(tmp_path: Path) -> None:
     assert proof["own_artefact"] == "model.so"
     assert proof["figures"]["latency_ms"][1] == "measured"
     assert proof["artefacts"]["model.tar"]["accuracy"] == proof["artefacts"]["model.so"]["accuracy"]
-    completed = run_hwnas("verify", str(folder), "+target=cpu", blocked=LARGE)
+    blocked = [name for name in LARGE if name != "safetensors"]  # with the weights of the library
+    completed = run_hwnas("verify", str(folder), "+target=cpu", blocked=blocked)
     assert completed.returncode == 0, completed.stderr
     assert re.search(r"model\.so: largest error .*same class as torch on 100\.0%", completed.stdout)
     assert re.search(r"latency_ms \d.*, measured", completed.stdout)
