@@ -1,16 +1,51 @@
-"""Split networks of a service, and checks of what fronts and profiles lack."""
+"""Split networks of a service, and checks of fronts and profiles."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from hwnas.core import schema
 from hwnas.core.errors import ConfigError
+from hwnas.core.manifest import read_manifest
 from hwnas.core.schema import NumberBounds, SchemaError
+from hwnas.export.folder import PROOF
+from hwnas.export.proof_file import read_proof
 from hwnas.fleet.fleet_file import Fleet
 from hwnas.fleet.models import ModelCatalogue, add_row, csv_rows, resolve_path, runtime_by_name
 from hwnas.fleet.network_splits import PROFILE, read_cuts
 from hwnas.fleet.service_file import Service, SplitNetwork
+
+
+def check_classes(service: Service, folder: Path) -> None:
+    """Check that all searches and exports of a service have the same classes.
+
+    CSV files do not name theirs. ``folder`` is that of ``service.yaml``.
+
+    Raises:
+        ConfigError: two have other classes: a request would be answered by either network.
+        RunError: a manifest or a proof cannot be read.
+    """
+    first: tuple[Path, list[str]] | None = None
+    for name in service.fronts:
+        for path, classes in _classes(resolve_path(name, folder)):
+            first = first or (path, classes)
+            if classes != first[1]:
+                raise ConfigError(
+                    f"fronts: the classes of {path} ({join_names(classes)}) are not those of "
+                    f"{first[0]} ({join_names(first[1])}). Plan one service for each data set."
+                )
+
+
+def _classes(path: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the folders of a search or of exports, each with the names of its classes."""
+    proofs = [path] if (path / PROOF).is_file() else []
+    if not proofs and (path / "manifest.json").is_file():
+        task: Mapping[str, Any] = read_manifest(path, "fronts").get("task", {})
+        yield from [(path, task["classes"])] * ("classes" in task)
+        return
+    for folder in proofs or [proof.parent for proof in sorted(path.glob(f"*/{PROOF}"))]:
+        task = {**read_proof(folder)["task"]}
+        yield from [(folder, task["classes"])] * ("classes" in task)
 
 
 def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:

@@ -19,6 +19,7 @@ from hwnas.fleet.fleet_file import (
     unused_entries,
 )
 from hwnas.fleet.model_sources import (
+    check_classes,
     check_latencies,
     join_names,
     read_splits,
@@ -156,6 +157,7 @@ def read_problem(
     service = read_service(service_path)
     fleet = read_fleet(fleet_path, service)
     load = read_load(service, service_path.parent, begin_s)
+    check_classes(service, service_path.parent)
     catalogue = read_models(service, service_path.parent)
     splits = read_splits(service, catalogue, service_path.parent)
     check_latencies(catalogue, fleet)

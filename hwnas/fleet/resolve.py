@@ -263,7 +263,8 @@ def resolve_near(
     """Return a solution with some hours solved again; machines that were bought stay.
 
     Small programs are solved at once, others hour by hour and then together in the remaining time.
-    The limit on stopped replicas is lifted for hours with unserved demand.
+    The limit on stopped replicas is lifted for hours with unserved demand, and for those that have
+    no solution within it, for example after a lower quota.
 
     Args:
         solution: Solution; ``hour_columns`` has the options of its hours.
@@ -279,8 +280,8 @@ def resolve_near(
     with progress.phase("Hours again", len(hours)) as advance:
         for block in parts:
             seconds = max(_LEAST_S, limit_s / len(parts) / 2)
-            _resolve(new, block, settled, before, seconds)
-            if any((new.hours[i].unserved > UNSERVED).any() for i in block):
+            is_solved = _resolve(new, block, settled, before, seconds)
+            if not is_solved or any((new.hours[i].unserved > UNSERVED).any() for i in block):
                 unlimited = before.unlimited_hours | {task.hours[i] for i in block}
                 before = replace(before, unlimited_hours=unlimited)
                 _resolve(new, block, settled, before, seconds)
@@ -347,7 +348,8 @@ def _program(
 
 def _resolve(
     solution: Solution, some: Sequence[int], settled: set[int], before: PreviousPlan, limit_s: float
-) -> None:
+) -> bool:
+    """Solve some hours of a solution again; return False if no solution was found in time."""
     plain, part = _program(solution, some, settled, before)
     program = add_move_costs(plain, solution.task, before, part)
     owned = _machines_bought(solution, settled | {*some}, before)
@@ -356,9 +358,10 @@ def _resolve(
     )
     solved: SolverResult = solve_all(program, limit_s, _GAP, start)
     if solved.values is None and start is not None:
-        return  # no time to improve on the start values
+        return False
     for i, hour in zip(some, read_solution(solution.task, program, solved, part)[0], strict=True):
         solution.hours[i] = hour
+    return True
 
 
 def _budget_use(solution: Solution, others: set[int]) -> dict[str, float]:

@@ -90,6 +90,7 @@ class HourStatistics:
     busy: Mapping[str, float] = field(default_factory=dict)  #: mean utilisation of replicas by pool
     spike: bool = False  #: if True, at the peak demand (``demand.spike``)
     failed: Sequence[int] = ()  #: number of failed replicas of each kill
+    load: float = 1.0  #: factor of the demand
 
 
 def simulate_hour(
@@ -249,7 +250,7 @@ class _Hour:
             {n: self._class(n, times[request_class == k], latency[request_class == k])
              for k, n in enumerate(self.names) if n in routes.reached and rates[n] > 0},
             result.retried, *self._resource_use(result, rates), self._utilisation(result),
-            scene.spike, [len(replicas) for _, replicas in self._failed_replicas()],
+            scene.spike, [len(replicas) for _, replicas in self._failed_replicas()], scene.load,
         )  # fmt: skip
 
     def _class(self, name: str, times: Array, latency_ms: Array) -> ClassStatistics:

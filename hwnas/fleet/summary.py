@@ -56,9 +56,8 @@ def _classes(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iter
                 "like": format_hours(plan.at(hour).hours),
                 "class": name,
                 "spike": "yes" if runs[0].spike else "",
-                "demand_per_s": (requirements.borne if runs[0].spike else requirements.demand)[
-                    hour
-                ],
+                "demand_per_s": runs[0].load
+                * (requirements.borne if runs[0].spike else requirements.demand)[hour],
                 **_columns("p50_ms", [c.p50_ms for c in stats]),
                 **_columns("p99_ms", [c.p99_ms for c in stats]),
                 "p99_limit_ms": requirements.p99_ms,

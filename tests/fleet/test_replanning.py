@@ -494,3 +494,18 @@ def test_dates_are_mapped_to_hours_of_day(folder: Path) -> None:
     assert aggregate_samples(samples, 24, begin_or_midnight(later, 24)).rates["web"] == {0: 15.0}
     with pytest.raises(hwnas.HwnasError, match="begin=DATE"):
         begin_or_midnight(None, 7)
+
+
+def test_lower_quota_is_kept_although_more_replicas_stop(folder: Path) -> None:
+    plan = read_plan(folder / "plan")
+    used = {n: max(hour.machines.get(n, 0) for hour in plan.hours) for n in plan.devices}
+    device = max(used, key=lambda name: used[name])
+    content = yaml.safe_load((folder / "fleet.yaml").read_text())
+    quota = max(1, used[device] // 2)
+    content["devices"][device]["quota"] = quota
+    fleet = folder / "smaller.yaml"
+    fleet.write_text(yaml.safe_dump(content))
+    telemetry = _write_telemetry(plan, {})
+    replanned = hwnas.replan(folder / "plan", telemetry, fleet=fleet, run__dir="smaller")
+    new = read_plan(replanned.path)
+    assert all(hour.machines.get(device, 0) <= quota for hour in new.hours)

@@ -1,6 +1,7 @@
 """Serve the pools of a plan by Ray Serve.
 
-    pip install 'ray[serve]' onnxruntime numpy
+    pip install 'ray[serve]' onnxruntime numpy   # cuda, tensorrt: onnxruntime-gpu[cuda,cudnn];
+                                                 # openvino: onnxruntime-openvino instead
     ray start --head --resources='{"DEVICE": SLOTS}'   # first machine: its device of the fleet
     ray start --address=HEAD:6379 --resources='{"DEVICE": SLOTS}'   # each other machine
     serve run ray_app:build                            # or hour=12: that hour's replicas and routes
@@ -43,7 +44,14 @@ class PoolReplica:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.x64quantprecision", "1")  # int8 without VNNI
         file = str(HERE / "triton" / "models" / name / "1" / "model.onnx")
-        self.session = onnxruntime.InferenceSession(file, options, text["providers"])
+        first = text["providers"][0]
+        if first in ("CUDAExecutionProvider", "TensorrtExecutionProvider"):
+            getattr(onnxruntime, "preload_dlls", lambda: None)()  # of CUDA, installed by pip
+        self.session = onnxruntime.InferenceSession(
+            file, options, text["providers"], enable_fallback=0
+        )
+        if self.session.get_providers()[0] != first:  # the CPU would be much slower than planned
+            raise RuntimeError(f"{name}: {first} is not available: install its onnxruntime.")
         self.images = self.session.get_inputs()[0].name
         for n in {1, text["batch"]}:
             self.session.run(None, {self.images: np.zeros((n, *self.shape), self.dtype)})
