@@ -181,8 +181,19 @@ def test_manifest_cannot_set_storage_or_sweep(
     used = with_resumed([f"run.resume={folder}"])
     assert not {"-m", "--config-name", "x", "run.supernets=/made/up", "seed=1"} & {*used}
     assert not any("hydra" in argument for argument in used)
-    assert used[:2] == ["--config-dir", "mine"]
+    assert used[0] == "--config-dir=mine"
     assert "seed=0" in used
+
+
+def test_search_by_one_process_is_resumed_by_one(folder: Path) -> None:
+    config = json.loads((folder / "manifest.json").read_text())["config"]
+    resumed = [f"run.resume={folder}"]
+    for n, is_added in ((1, True), (2, False), (None, False)):
+        _change_manifest(folder, config=config | {"study": config["study"] | {"workers": n}})
+        assert ("study.workers=1" in with_resumed(resumed)) is is_added
+    _change_manifest(folder, config=config | {"study": config["study"] | {"workers": 1}})
+    assert "study.workers=1" not in with_resumed([*resumed, "minutes=5"])
+    assert "study.workers=1" not in with_resumed([*resumed, "study.workers=3"])
 
 
 def test_why_and_compare_do_not_open_database_of_run(
@@ -265,17 +276,20 @@ def test_files_in_arguments_are_found_from_other_folders(
     manifest = initial_manifest("search", arguments, {}, RunConfig())
     RunFolder(run_folder).write_json("manifest.json", manifest | {"verb": "train"})
     resumed = [f"run.resume={run_folder}"]
-    assert with_resumed(resumed) == [*arguments, *resumed]
+    _, _, *others = arguments
+    assert with_resumed(resumed) == ["--config-dir=mine", *others, *resumed]
+    other = f"--config-dir={first / 'mine'}"
+    assert with_resumed([other, *resumed]) == [*others, other, *resumed], "it replaces the former"
     monkeypatch.chdir(tmp_path)
     assert with_resumed(resumed)[:-1] == [
-        "--config-dir", str(first / "mine"), "+target=board", f"dataset.path={first / 'images'}",
+        f"--config-dir={first / 'mine'}", "+target=board", f"dataset.path={first / 'images'}",
         "seed=0.5", f"search_space=[{first / 'own.yaml'},tiny]",
         f"target.vela.config={first / 'vela.ini'}",
     ]  # fmt: skip
     shutil.rmtree(first)
     copies = run_folder / "inputs"
     assert with_resumed(resumed)[:-1] == [
-        "--config-dir", str(copies / "mine"), "+target=board", "dataset.path=images", "seed=0.5",
+        f"--config-dir={copies / 'mine'}", "+target=board", "dataset.path=images", "seed=0.5",
         f"search_space=[{copies / 'own.yaml'},tiny]", f"target.vela.config={copies / 'vela.ini'}",
     ]  # fmt: skip
     assert (copies / "mine" / "target" / "board.yaml").read_text() == "name: board"

@@ -7,6 +7,7 @@ validation or test split has the same arrays with the prefix ``validation_`` or 
 
 import hashlib
 import io
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from hwnas.core import files
 from hwnas.core.errors import ConfigError
-from hwnas.core.safe_read import CorruptFileError, array_names, read_npz
+from hwnas.core.safe_read import MAX_ARRAY_BYTES, CorruptFileError, array_names, read_npz
 from hwnas.tasks.base import Targets, TaskType
 from hwnas.training.options import ARRAYS_SUFFIX
 
@@ -66,10 +67,19 @@ def write_arrays(splits: Mapping[str, SplitArrays], names: Sequence[str], folder
         arrays["names"] = np.array(names, np.str_)
         hashed.update(repr([*names]).encode())
     path = folder / f"{hashed.hexdigest()[:16]}{ARRAYS_SUFFIX}"
+    if (n_bytes := sum(array.nbytes for array in arrays.values())) > MAX_ARRAY_BYTES:
+        raise ConfigError(
+            f"dataset: the arrays have {n_bytes / 2**30:.1f} GiB. Allowed: {MAX_ARRAY_BYTES >> 30} "
+            "GiB. Store the images as files or Parquet, and set dataset.path to their folder."
+        )
     if not path.exists():
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, **arrays)
-        files.write_file(path, content.getvalue())
+        folder.mkdir(parents=True, exist_ok=True)
+        # Other processes may write the same data.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as own:
+            files.write_file(Path(own, path.name), content.getvalue())
+            Path(own, path.name).replace(path)
     return path
 
 

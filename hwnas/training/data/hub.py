@@ -128,19 +128,19 @@ def _split_by_column(
     """
     import datasets
 
-    if len(tables) > 1:
-        return tables
-    (table,) = tables.values()
+    table = tables.get("train", next(iter(tables.values())))
     known = {config.image_column, config.label_column}
     columns = [c for c in table.column_names if c not in known]
     column = next((c for c in columns if c.lower() == "split"), None)
-    if column is None:
+    if len(tables) > 1 or column is None:
+        drawn = [s for s in ("test", "validation") if s not in map(split_of, tables)]
         groups = [f"'{c}'" for c in columns if _GROUP.fullmatch(c.lower())]
-        if groups:
+        if groups and drawn:
             notes.append(
                 f"{where}: {' and '.join(groups)} is not used: images of one group are in the "
-                "training and the test split, and accuracies may be too high. Add a column 'split' "
-                "with train, validation and test."
+                f"training and the {drawn[0]} split, and accuracies may be too high. Give the "
+                "validation and the test split, or a single table with a column 'split' (train, "
+                "validation, test)."
             )
         return tables
     values = table.data.column(column).to_pylist()
@@ -185,6 +185,11 @@ def _reading_error(
         )
     # The root cause tells that the hub is not reachable; for a file, the outer error is clearer.
     remedy = "Check the files" if path else "Without a network, use local files: dataset.path=DIR"
+    if "Config name is missing" in str(error):
+        remedy = (
+            "hwnas cannot choose one: download the Parquet files of a configuration, and set "
+            "dataset.path to their folder"
+        )
     reason = " ".join(str(root if path else error).split())[:300].rstrip(".") or type(root).__name__
     return DataError(f"{where} cannot be read: {reason}. {remedy}.")
 

@@ -39,15 +39,24 @@ def read_metadata(where: str, path: Path, *, categorical: bool) -> dict[str, pa.
 
     Raises:
         DataError: a table cannot be read, has no rows or no column ``file_name``, tables have
-            different columns, only some paths begin with a split, or there are no images.
+            different columns, only some folders or paths are of a split, or there are no images.
     """
     parts: dict[str, list[pa.Table]] = {}
     paths = [*files(where, path)]
+    outside: list[Path] = []
     for file in paths:
         if is_metadata(file):
             folder = file.relative_to(path).parent
-            split = next((s for s in map(split_of, folder.parts) if s in SPLITS), "train")
+            split = next((s for s in map(split_of, folder.parts) if s in SPLITS), "")
+            outside += [folder] if folder.parts and not split else []
             parts.setdefault(split, []).append(_read(where, file, folder))
+    if outside and len(parts) > 1:
+        raise DataError(
+            f"{where}: '{outside[0]}' has a metadata file, but is no split, and other folders are. "
+            "Rename it to train, validation or test, or move it out of this folder."
+        )
+    if "" in parts:
+        parts["train"] = [*parts.get("train", ()), *parts.pop("")]
     if not parts:
         return {}
     if not any(map(is_image, paths)):

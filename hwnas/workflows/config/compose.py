@@ -215,6 +215,10 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
     manifest = read_manifest(Path(resume))
     recorded = _search_arguments(Path(resume), manifest)
     former = [old for old in recorded if argument_key(old) not in renewed]
+    known = [*former, *arguments]
+    one_process = manifest.get("config", {}).get("study", {}).get("workers") == 1
+    if one_process and last_text(known, "minutes") in (None, "null"):
+        former += ["study.workers=1"] * (last_text(known, "study.workers") is None)  # reproducible
     if manifest.get("verb") == "search":
         options = [a for a in arguments if a not in ("-m", "--multirun")]
         name = "tabular" if last_text(former, "accuracy") == "table" else "search"
@@ -254,7 +258,7 @@ def _recorded_arguments(run: Path, manifest: Manifest) -> list[str]:
         key, sign, value = argument.partition("=")
         name = key.lstrip("+~")
         if key in package.CONFIG_DIR:
-            folders += [key, existing(value if sign else next(rest, ""))]
+            folders.append(f"{key}={existing(value if sign else next(rest, ''))}")
         elif key in TAKE_A_VALUE and not sign:
             next(rest, None)
         elif name == "run.supernets" and not Path(text_of(value)).is_dir():
@@ -300,7 +304,7 @@ def keep_inputs(run: Path, arguments: Sequence[str]) -> None:
             write_file(run / INPUTS / name, path.read_bytes())
 
 
-_TYPES, _MAX_BYTES = (".yaml", ".ini", ".json"), 4 << 20
+_TYPES, _MAX_BYTES = (".yaml", ".yml", ".ini", ".json"), 4 << 20
 
 
 def _search_arguments(run: Path, manifest: Manifest) -> list[str]:

@@ -92,7 +92,12 @@ def with_groups(arguments: Sequence[str]) -> list[str]:
         is_file = any(text_of(part) in known for part in _parts(value))
         return f"{'+' * (group == 'target')}{group}={value}" if is_file else argument
 
-    return [*dict.fromkeys(map(rewritten, arguments))]
+    result = list[str]()
+    for argument in arguments:
+        new = rewritten(argument)
+        if new == argument or new not in result:
+            result.append(new)
+    return result
 
 
 def for_hydra(key: str, value: str, *, swept: bool = False) -> str:

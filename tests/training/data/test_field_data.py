@@ -609,6 +609,27 @@ def test_columns_of_groups_are_noted(tmp_path: Path) -> None:
     assert "'Patient_ID' is not used: images of one group" in " ".join(data.notes)
 
 
+def test_columns_of_groups_are_noted_if_validation_is_drawn(tmp_path: Path) -> None:
+    images = pa.array([{"bytes": content, "path": None} for content in _images(40)])
+    columns = {"image": images, "label": [*CLASSES] * 20, "speaker": [i // 4 for i in range(40)]}
+    for split in ("train", "test"):
+        pq.write_table(pa.table(columns), tmp_path / f"{split}.parquet")
+    (note,) = (n for n in load_images(tmp_path).notes if "speaker" in n)
+    assert "in the training and the validation split" in note
+    pq.write_table(pa.table(columns), tmp_path / "validation.parquet")
+    assert not any("speaker" in n for n in load_images(tmp_path).notes)
+
+
+def test_metadata_outside_the_splits_is_refused(tmp_path: Path) -> None:
+    for name in ("train", "test", "external_test"):
+        rows = "".join(f"{i}.png,{CLASSES[i % 2]}\n" for i in range(12))
+        _write_metadata(tmp_path / name, f"file_name,label\n{rows}".encode())
+    with pytest.raises(DataError, match=r"'external_test' has a metadata file, but is no split"):
+        load_images(tmp_path)
+    shutil.rmtree(tmp_path / "external_test")
+    assert _sizes(load_images(tmp_path))[-1] == 12
+
+
 def test_folders_inside_classes_are_noted_if_images_are_split(tmp_path: Path) -> None:
     for name in CLASSES:
         write_folder(tmp_path / "train" / name, {f"{name}{i}": _images(10) for i in range(3)})
