@@ -174,7 +174,7 @@ def _check_times(
     if begin_s is None and DAY % n and n % DAY:
         return  # their first row defines hour 0
     # A week of data for a plan of a day may begin on any day; parts of a day repeat.
-    round_s = HOUR * (WEEK if n_hours == n == WEEK else min(n_hours, n, DAY))
+    round_s = HOUR * (WEEK if n_hours == n == WEEK else min(n, DAY))
     begin = usual_s if begin_s is None else begin_s
     if 1 < (times[0] - begin) % round_s < round_s - 1:
         usual = format_begin(round((begin - usual_s) / 60) % (n_hours * 60), n_hours)

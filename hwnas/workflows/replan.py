@@ -269,6 +269,8 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     ]
     planned = FolderResult(Path(), sentences, tables, MAIN_TABLE)
     content = files_of(new, planned, [*now.statistics, *now.spike_statistics])
+    if config.in_place and not outcome.causes:  # files of the user in the folder stay
+        return replace(planned, path=Path(config.plan))
     if config.in_place:
         return _replace_plan(config, arguments, planned, content)
     return write_plan_folder("replan", config, arguments, planned, content)

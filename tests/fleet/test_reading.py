@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from hwnas.core.errors import ConfigError, HwnasError
 from hwnas.core.quantity import Quantity
-from hwnas.fleet import calendar, fleet_file, models, service_file
+from hwnas.fleet import calendar, fleet_file, model_sources, models, service_file
 from hwnas.fleet.calendar import begin_minutes, parse_date
 from hwnas.fleet.demand import Arrivals, read_gaps
 from hwnas.fleet.fleet_file import Fleet, RegionLink, network_paths
@@ -398,3 +399,25 @@ def test_inconsistent_rows_of_a_network_raise(
     else:
         models._read_csv(catalogue, path)
         assert len(catalogue.models) == 2
+
+
+def test_longer_file_begins_at_hour_0_of_a_part_of_a_day() -> None:
+    path, begin_s = Path("carbon.csv"), parse_date("2026-01-31T08:00", "begin")
+    for first, is_refused in ((8, False), (0, True)):
+        times = [begin_s + 3600 * (first - 8 + i) for i in range(24)]
+        rows = [{"time": str(time), "kg_per_kwh": "0.1"} for time in times]
+        if not is_refused:
+            calendar.check_rows(rows, path, begin_s, 8)
+            continue
+        with pytest.raises(ConfigError, match="but hour 0 of the plan is at"):
+            calendar.check_rows(rows, path, begin_s, 8)
+
+
+def test_searches_of_other_classes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"a": ["cat", "dog"], "b": ["cat", "dog"], "c": ["0", "1", "2"]}
+    monkeypatch.setattr(model_sources, "_classes", lambda path: [(path, known[path.name])])
+    service: Any = SimpleNamespace(fronts=["a", "b"])
+    model_sources.check_classes(service, Path())
+    service.fronts.append("c")
+    with pytest.raises(ConfigError, match=r"classes of c .0, 1, 2. are not those of a .cat, dog"):
+        model_sources.check_classes(service, Path())

@@ -345,7 +345,10 @@ def test_replan_output_can_be_simulated_and_replaced(
     plan = read_plan(folder / "plan")
     telemetry = _write_telemetry(plan, {"web": 1.5})
     first = hwnas.replan(folder / "plan", telemetry, run__dir="first")
-    assert hwnas.simulate(first, n_seeds=1, run__dir="simulated").table().num_rows > 0
+    simulated = hwnas.simulate(first, n_seeds=1, run__dir="simulated").table()
+    double = hwnas.simulate(first, n_seeds=1, load=2.0, run__dir="double").table()
+    demands = [table.column("demand_per_s").to_pylist() for table in (simulated, double)]
+    assert demands[1] == pytest.approx([2 * rate for rate in demands[0]])
     placed = hwnas.replan(first, _write_telemetry(plan, {"web": 2.0}), in_place=True)
     assert placed.path == first.path
     assert read_plan(first.path).classes["web"].demand == pytest.approx([2 * r for r in HOURS])

@@ -2,6 +2,7 @@
 
 import io
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
