@@ -195,10 +195,8 @@ def continue_hours(solution: Solution, hours: Sequence[int]) -> list[Hour]:
 
 def _continue_hour(solution: Solution, i: int, *, placed: bool) -> Hour:
     task, hour = solution.task, solution.hours[i]
-    demand, served = (
-        task.problem.load.provisioned_rates[:, task.hours[i]],
-        served_rates(task, hour.flows),
-    )
+    demand = task.problem.load.provisioned_rates[:, task.hours[i]]
+    served = served_rates(task, hour.flows)
     request_class = task.choices.options.request_class
     part = np.minimum(1, np.divide(demand, served, out=np.zeros_like(served), where=served > 0))
     flows = [(s, o, rate * float(part[s, request_class[o]])) for s, o, rate in hour.flows]
@@ -263,8 +261,8 @@ def resolve_near(
     """Return a solution with some hours solved again; machines that were bought stay.
 
     Small programs are solved at once, others hour by hour and then together in the remaining time.
-    The limit on stopped replicas is lifted for hours with unserved demand, and for those that have
-    no solution within it, for example after a lower quota.
+    The limit on stopped replicas is lifted for hours with unserved demand or without a solution,
+    for example after a lower quota.
 
     Args:
         solution: Solution; ``hour_columns`` has the options of its hours.
@@ -370,9 +368,8 @@ def _budget_use(solution: Solution, others: set[int]) -> dict[str, float]:
     budgets: tuple[Objective, ...] = ("cost", "carbon")
     for name in budgets:
         rent, _ = machine_values(task, name)
-        used[name] = sum(
-            float(rent[i] @ solution.hours[i].machines) * task.weight[i] for i in others
-        )
+        machines = {i: solution.hours[i].machines for i in others}
+        used[name] = sum(float(rent[i] @ n) * task.weight[i] for i, n in machines.items())
     used["cost"] += sum(transfer_usd(task, i, solution.hours[i]) * task.weight[i] for i in others)
     return used
 
