@@ -198,7 +198,7 @@ class _RepeatedProof:
 
     @property
     def _has_engine(self) -> bool:
-        """Whether the export was checked with an engine in a process of its own that is here."""
+        """Whether the target of the command has the engine with which the export was checked."""
         given, own = self._config.target, self._target
         return own.engine != own.runtime and given is not None and given.engine == own.engine
 

@@ -173,13 +173,22 @@ def test_resume_keeps_schedule_and_divides_remaining_time(
     assert exhausted.finetuning_left_s() == 0
 
 
+def _supernet_search(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch, epochs: int
+) -> tuple[SearchConfig, SearchComponents]:
+    """Return a search of ten minutes with a supernet, whose epochs take 4 s each."""
+    monkeypatch.setattr(TrainedEvaluator, "epoch_s", lambda *_: 0.5)
+    monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: 4.0)
+    options = ["minutes=10", "accuracy=supernet", f"train.epochs={epochs}"]
+    config = compose("search", [*TINY, *options])
+    return config, components.retargeted(digits, config)
+
+
 def test_slow_supernet_gets_shorter_schedule(
     digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TrainedEvaluator, "epoch_s", lambda *_: 0.5)
-    monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: 4.0)
-    config = compose("search", [*TINY, "minutes=10", "accuracy=supernet", "train.epochs=1000"])
-    planner, parts = Planner([config], {}), components.retargeted(digits, config)
+    config, parts = _supernet_search(digits, monkeypatch, 1000)
+    planner = Planner([config], {})
     epochs = planner(parts)[0].train.epochs
     plan = TimePlan.of(planner.facts()["time_plan"], 600)
     limit = TimeLimit(plan)
@@ -369,10 +378,7 @@ def test_longer_limit_gives_time_to_a_search_that_had_none() -> None:
 def test_trained_supernet_takes_no_more_time(
     digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TrainedEvaluator, "epoch_s", lambda *_: 0.5)
-    monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: 4.0)
-    config = compose("search", [*TINY, "minutes=10", "accuracy=supernet", "train.epochs=100"])
-    parts = components.retargeted(digits, config)
+    config, parts = _supernet_search(digits, monkeypatch, 100)
     monkeypatch.setattr(Checkpoint, "n_steps", lambda _: 10**6)
     new, resumed = Planner([config], {}), Planner([config], {"arguments": []})
     for planner, trains in ((new, True), (resumed, False)):
