@@ -160,14 +160,14 @@ def main() -> None:
         slowdowns.append(log_slowdowns(points, best))
         n_16 = sum(t.trial.params["resolution"] == 16 for t in trainings)
         print(
-            f"seed {seed}: {len(trainings)} candidates, {_format_slowdown(slowdowns[-1])}, "
+            f"seed {seed}: {len(trainings)} candidates, {format_slowdown(slowdowns[-1])}, "
             f"{n_16 / len(trainings):.0%} with 16 px",
             flush=True,
         )
     means = np.mean(slowdowns, axis=1)
     std_error = means.std() / math.sqrt(len(means))
     print(
-        f"all: {_format_slowdown(np.mean(slowdowns, axis=0))}; standard error: a factor of "
+        f"all: {format_slowdown(np.mean(slowdowns, axis=0))}; standard error: a factor of "
         f"{math.exp(std_error):.2f}"
     )
 
@@ -329,7 +329,8 @@ def log_slowdowns(points: Sequence[Point], best: Sequence[Point]) -> Array:
     )
 
 
-def _format_slowdown(slowdowns: Array) -> str:
+def format_slowdown(slowdowns: Array) -> str:
+    """Return the geometric mean of slowdowns, and those of the thirds."""
     thirds = ", ".join(f"{math.exp(slowdowns[part].mean()):.2f}" for part in _THIRDS)
     return f"{math.exp(slowdowns.mean()):.2f} times as slow ({thirds})"
 
