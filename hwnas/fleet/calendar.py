@@ -87,14 +87,13 @@ def begin_or_midnight(begin_s: float | None, n_hours: int) -> float:
     """Return the time of hour 0 in seconds since 1970; by default midnight UTC (of a week: Monday).
 
     Raises:
-        ConfigError: ``begin_s`` is ``None``, and the hours are neither whole days nor a divisor of
-            24.
+        ConfigError: ``begin_s`` is ``None``, and the hours are neither a week nor a divisor of 24.
     """
     if begin_s is not None:
         return begin_s
-    if DAY % n_hours and n_hours % DAY:
+    if DAY % n_hours and n_hours != WEEK:
         raise ConfigError(
-            f"The plan has {n_hours} hours, neither whole days nor a divisor of 24, so the time of "
+            f"The plan has {n_hours} hours, neither a week nor a divisor of 24, so the time of "
             "its hour 0 is unknown: give begin=DATE, or telemetry with a column hour."
         )
     return _default_begin(n_hours)
@@ -174,7 +173,7 @@ def _check_times(
     if begin_s is None and DAY % n and n % DAY:
         return  # their first row defines hour 0
     # A week of data for a plan of a day may begin on any day; parts of a day repeat.
-    round_s = HOUR * (WEEK if n_hours == n == WEEK else min(n, DAY))
+    round_s = HOUR * (WEEK if n_hours == WEEK and n % WEEK == 0 else min(n, DAY))
     begin = usual_s if begin_s is None else begin_s
     if 1 < (times[0] - begin) % round_s < round_s - 1:
         usual = format_begin(round((begin - usual_s) / 60) % (n_hours * 60), n_hours)

@@ -172,7 +172,7 @@ def _machines(task: PlanningTask) -> tuple[Array, Array, Ints]:
     """Return the machines per request at both placements ``(options,)``, and the devices."""
     o, placements = task.choices.options, task.choices.placements
     devices = task.problem.devices
-    per = np.array([1 / (s.best * devices[s.device][1].slots) for s in placements])
+    per = 1 / (task.best_goodputs() * [devices[s.device][1].slots for s in placements])
     device = np.array([s.device for s in placements], np.intp)
     return per[o.first], np.where(o.second >= 0, o.share * per[o.second], 0.0), device
 

@@ -42,7 +42,8 @@ class DeviceType:
     busy_w: Watt | None = None  #: power in W of a busy machine; default: ``idle_w``
     #: relative speed under thermal throttling: 0.9 if it is 10 % slower
     derate: Annotated[float, NumberBounds(1e-3, 1)] = 1.0
-    #: seconds from the order of a replica to its first response
+    #: seconds from the order of a replica to its first response; a rented machine pays for them in
+    #: each hour, as if it started in each
     start_s: Annotated[float, NumberBounds(0, 3600)] = 0.0
     #: execution provider of servers; default: that of the timings
     provider: Literal["cpu", "cuda", "tensorrt", "openvino"] | None = None

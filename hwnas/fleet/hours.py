@@ -97,7 +97,7 @@ def scale_hour(task: PlanningTask, i: int, hour: Hour, flows: Sequence[Flow]) ->
     counts = []
     for d, (_, device) in enumerate(task.problem.devices):
         device_pools = [row for row in rows if task.choices.placements[row.placement].device == d]
-        counts.append(max(float(machines[d]), _machines(device_pools, device.slots)))
+        counts.append(max(float(machines[d]), machines_needed(device_pools, device.slots)))
     unserved = np.where((served == 0) & (demand > 0), 1.0, 0.0)
     return Hour(np.array(counts), rows, [(*key, rate) for key, rate in merged.items()], unserved)
 
@@ -130,7 +130,7 @@ def _replicas_needed(task: PlanningTask, rates: Array, i: int, row: PoolRow) -> 
     return max(int(np.ceil(n_busy * (1 - 1e-9))), config.least) + spread
 
 
-def _machines(rows: list[PoolRow], slots: int) -> float:
+def machines_needed(rows: list[PoolRow], slots: int) -> float:
     """Return the machines that pools need if each keeps its redundancy."""
     wide = [np.ceil(row.replicas / row.max_per_machine) for row in rows if row.max_per_machine]
     return float(max([np.ceil(sum(row.replicas for row in rows) / slots), *wide]))
@@ -147,4 +147,4 @@ def _pools_of_device(
         if placements
         else 1
     )
-    return _machines(rows, slots), rows
+    return machines_needed(rows, slots), rows

@@ -200,8 +200,8 @@ def read_models(service: Service, folder: Path) -> ModelCatalogue:
 
 
 def resolve_path(name: str, folder: Path) -> Path:
-    """Return the path itself if it exists in the working directory, else ``folder / name``."""
-    return Path(name) if Path(name).exists() else folder / name
+    """Return ``folder / name`` if it exists or nothing does, else the path as given."""
+    return folder / name if (folder / name).exists() or not Path(name).exists() else Path(name)
 
 
 def _read_front(catalogue: ModelCatalogue, path: Path) -> None:

@@ -194,10 +194,10 @@ def plan_task(
     if best is not first and (outcomes[0].is_late or outcomes[0].plan.value >= first.plan.value):
         outcomes.append(_confirm(first, resolve, others, progress))
     best = min(outcomes, key=lambda outcome: (outcome.is_late, outcome.plan.value))
-    bound = min(best.plan.bound_kept, best.plan.value)
     # Hours of large tasks are corrected one by one.
-    notes = [*best.plan.notes, *exceeded_budgets(best.solution)]
-    return replace(best, plan=replace(best.plan, bound_kept=bound, notes=notes))
+    notes, plan = [*best.plan.notes, *exceeded_budgets(best.solution)], best.plan
+    kept, every = (min(bound, plan.value) for bound in (plan.bound_kept, plan.bound_all))
+    return replace(best, plan=replace(plan, bound_kept=kept, bound_all=every, notes=notes))
 
 
 def raise_goodputs(

@@ -315,10 +315,8 @@ class _Assembly:
     def _add_relaxed(self) -> None:
         """Add the need of options for machines, with fractional replicas."""
         x, placement, sent = self._placement_uses()
-        per = np.array([
-            1 / (s.best * self.task.problem.devices[s.device][1].slots)
-            for s in self.task.choices.placements
-        ])  # fmt: skip
+        slots = [self.task.problem.devices[s.device][1].slots for s in self.task.choices.placements]
+        per = 1 / (self.task.best_goodputs() * slots)
         device = np.array([s.device for s in self.task.choices.placements], np.intp)[placement]
         n_s, n_i = self.n[:2]
         row = (self.columns.scenario[x] * n_i + self.columns.hour[x]) * self.d + device

@@ -20,7 +20,7 @@ from hwnas.fleet.column_generation import (
     solve,
     solve_all,
 )
-from hwnas.fleet.hours import Hour, PoolRow, round_up, transfer_usd
+from hwnas.fleet.hours import Hour, PoolRow, machines_needed, round_up, transfer_usd
 from hwnas.fleet.program import HourBlock, OptionColumns, Program, all_hours, assemble
 from hwnas.fleet.task import UNSERVED, Array, Objective, PlanningTask, machine_values
 
@@ -187,6 +187,10 @@ def read_solution(
         # Within the solver's tolerance, tiny flows may go to placements without replicas.
         if {int(q) for q in (o.first[option], o.second[option]) if q >= 0} <= placements[i]:
             hours[i].flows.append((int(c.scenario[j]), option, float(v[j])))
+    for hour in hours:  # the solver may use more bought machines than needed: they cost no more
+        for d, (_, device) in enumerate(task.problem.devices):
+            rows = [row for row in hour.pools if task.choices.placements[row.placement].device == d]
+            hour.machines[d] = min(hour.machines[d], machines_needed(rows, device.slots))
     return hours, v[b["r"] : b["u"]].round()
 
 

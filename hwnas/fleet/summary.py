@@ -131,12 +131,10 @@ def _costs(plan: DeploymentPlan) -> Iterable[Row]:
         hours = sum(
             hour_plan.machines.get(name, 0) * len(hour_plan.hours) for hour_plan in plan.hours
         )
-        if device.bought:
-            usd, paid = device.bought * device.price * n, device.bought * n
-        else:
-            usd, paid = hours * device.price * (1 + device.start_s / 3600), hours
+        rented = hours * (1 + device.start_s / 3600)
+        paid = float(device.bought * n) if device.bought else rented
         yield {"part": name, "buy": device.buy, "machine_hours_paid": paid,
-               "machine_hours_used": hours, "usd": usd}  # fmt: skip
+               "machine_hours_used": hours, "usd": paid * device.price}  # fmt: skip
     sent = sum(
         r.usd * 3600 * plan.sent(r, h)
         for hour_plan in plan.hours

@@ -95,6 +95,16 @@ class PlanningTask:
         result: Array = o.usd * 3600 * share[o.request_class]
         return result
 
+    def best_goodputs(self) -> Array:
+        """Return the highest goodput of each placement in any hour, in requests/s of a replica."""
+        factors = np.ones(len(self.choices.placements))
+        for (_, q), factor in self.scale.items():
+            factors[q] = max(factors[q], factor)
+        return np.array([
+            max(min(config.goodput * factor, config.most) for config in placement.configs)
+            for placement, factor in zip(self.choices.placements, factors, strict=True)
+        ])  # fmt: skip
+
     def goodput(self, hour: int, placement: int, config: int) -> float:
         """Return the corrected goodput of a serving config in an hour: requests/s of a replica.
 

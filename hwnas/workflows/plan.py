@@ -214,9 +214,9 @@ def recorded(folder: Path) -> Mapping[str, str]:
 
 
 def _trace_path(name: str, folder: Path) -> Path:
-    """Return the path of a trace: relative to this folder, the plan or its service."""
+    """Return the path of a trace: relative to the plan's service, the plan or this folder."""
     service = Path(recorded(folder).get("service", folder / "plan.yaml")).parent
-    for path in (Path(name), folder / name, service / name):
+    for path in (service / name, folder / name, Path(name)):
         if path.exists():
             return path
     raise ConfigError(

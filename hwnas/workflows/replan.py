@@ -5,12 +5,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwnas.core import machine
 from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.core.files import atomic_folder
+from hwnas.core.manifest import read_manifest
 from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
 from hwnas.workflows.config import ReplanConfig, ServeCheckConfig
 from hwnas.workflows.plan import MAIN_TABLE, check_ready, files_of, recorded, write_plan_folder
@@ -235,7 +237,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     sources = _sources(config)
     config = replace(config, service=sources["service"], fleet=sources["fleet"])
     n_hours = old.n_hours
-    seen = _read_telemetry(config, old)
+    seen, n_old = _read_telemetry(config, old), 0
     if seen.by_hour and config.begin is not None:
         raise ConfigError(
             f"begin={config.begin} has no effect: {config.telemetry} has hours of the plan, not "
@@ -256,6 +258,9 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         config.limit_s,
     )
     seeds = range(config.seed, config.seed + config.n_seeds)
+    if not seen.by_hour:
+        samples, n_old = _without_old_lateness(seen.samples, Path(config.plan))
+        seen = replace(seen, samples=samples)
     demand = aggregate_samples(seen.samples, n_hours, origin_s)
     outcome = replanner.replan(problem, old, demand, manner, seeds, reporter)
     new = outcome.planning.plan
@@ -265,6 +270,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
     sentences = [
         *decisions.describe_decisions(old, outcome, demand.down),
+        *[f"Late requests of {n_old} samples were not used: they are older than the plan."][:n_old],
         *summary.describe_plan(outcome.planning),
     ]
     planned = FolderResult(Path(), sentences, tables, MAIN_TABLE)
@@ -274,6 +280,27 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     if config.in_place:
         return _replace_plan(config, arguments, planned, content)
     return write_plan_folder("replan", config, arguments, planned, content)
+
+
+def _without_old_lateness(
+    samples: "Sequence[TelemetrySample]", plan: Path
+) -> "tuple[Sequence[TelemetrySample], int]":
+    """Return samples without the lateness from before a changed plan was made, and their number.
+
+    That lateness is of the plan before it, and has been used to change it.
+    """
+    if not (plan / "manifest.json").exists():
+        return samples, 0
+    manifest = read_manifest(plan, "plan")
+    if manifest["verb"] != "replan" or not (started := manifest.get("started")):
+        return samples, 0
+    made_s = datetime.fromisoformat(started[-1]).timestamp()
+    old = [s.at < made_s and not (s.late is None and s.p99_ms is None) for s in samples]
+    kept = [
+        replace(s, late=None, p99_ms=None) if is_old else s
+        for s, is_old in zip(samples, old, strict=True)
+    ]
+    return kept, sum(old)
 
 
 def _replace_plan(

@@ -15,6 +15,7 @@ from hwnas.fleet import calendar, fleet_file, model_sources, models, service_fil
 from hwnas.fleet.calendar import begin_minutes, parse_date
 from hwnas.fleet.demand import Arrivals, read_gaps
 from hwnas.fleet.fleet_file import Fleet, RegionLink, network_paths
+from hwnas.fleet.models import resolve_path
 from hwnas.fleet.placements import has_room
 from hwnas.fleet.problem import PlanningProblem, missing_key_notes, read_problem
 from hwnas.hardware.latency_tables.latency_table import LatencyTable
@@ -421,3 +422,31 @@ def test_searches_of_other_classes_are_refused(monkeypatch: pytest.MonkeyPatch) 
     service.fronts.append("c")
     with pytest.raises(ConfigError, match=r"classes of c .0, 1, 2. are not those of a .cat, dog"):
         model_sources.check_classes(service, Path())
+
+
+def test_week_of_a_plan_begins_at_its_weekday_in_longer_files() -> None:
+    times = [{"time": f"2026-02-{2 + i // 24:02}T{i % 24:02}:00"} for i in range(2 * calendar.WEEK)]
+    calendar.check_rows(times, Path("c.csv"), None, calendar.WEEK)  # from a Monday
+    with pytest.raises(HwnasError, match=r"hour 0 of the plan is at Monday 00:00 UTC"):
+        calendar.check_rows(times[48:-120], Path("c.csv"), None, calendar.WEEK)
+
+
+def test_hours_of_several_days_need_a_date() -> None:
+    for n_hours in (12, 24, calendar.WEEK):
+        assert calendar.begin_or_midnight(None, n_hours) >= 0
+    with pytest.raises(HwnasError, match="neither a week nor a divisor of 24"):
+        calendar.begin_or_midnight(None, 48)
+    assert calendar.begin_or_midnight(3600.0, 48) == 3600.0
+
+
+def test_file_beside_the_service_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "load.csv").write_text(name)
+    monkeypatch.chdir(tmp_path / "a")
+    assert resolve_path("load.csv", tmp_path / "b").read_text() == "b"
+    (tmp_path / "b" / "load.csv").unlink()
+    assert resolve_path("load.csv", tmp_path / "b").read_text() == "a"
+    assert resolve_path("none.csv", tmp_path / "b") == tmp_path / "b" / "none.csv"

@@ -512,3 +512,18 @@ def test_lower_quota_is_kept_although_more_replicas_stop(folder: Path) -> None:
     replanned = hwnas.replan(folder / "plan", telemetry, fleet=fleet, run__dir="smaller")
     new = read_plan(replanned.path)
     assert all(hour.machines.get(device, 0) <= quota for hour in new.hours)
+
+
+def test_lateness_from_before_a_changed_plan_is_not_used_again(folder: Path) -> None:
+    plan = read_plan(folder / "plan")
+    rows = [f"2026-01-31T0{hour}:00,web,{rate}," for hour, rate in
+            enumerate(plan.classes["web"].demand)]  # fmt: skip
+    rows[0] += "0.2"
+    Path("seen.csv").write_text("\n".join(["time,class,requests_per_s,late", *rows]))
+    first = hwnas.replan(folder / "plan", "seen.csv", n_seeds=1, run__dir="first")
+    assert not any("older than the plan" in message for message in first.messages)
+    second = hwnas.replan(first, "seen.csv", n_seeds=1, run__dir="second")
+    assert "Late requests of 1 samples were not used: they are older than the plan." in (
+        second.messages
+    )
+    assert "decisions" not in second.tables

@@ -480,3 +480,26 @@ def test_hourly_solution_is_close_to_joint_solution(
     assert hourly.bound_all <= exact.value * (1 + 1e-6) + 1e-9
     (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(hourly)))
     assert checker.find_violations(tmp_path, tmp_path) == []
+
+
+def test_bought_machines_are_used_only_as_needed(tmp_path: Path) -> None:
+    service = examples.service()
+    service["classes"]["web"]["demand"] = {"hours": [1500.0, *[200.0] * 23]}
+    _write_one_device(
+        tmp_path, service, [("only", 0.8, {"cpu": (20.0, 80.0)})], buy="reserved", price=0.1
+    )
+    solution = _solve(tmp_path)
+    assert solution.serves
+    for hour in solution.hours:
+        assert hour.machines[0] == sum(row.replicas for row in hour.pools)
+    assert solution.owned[0] == max(hour.machines[0] for hour in solution.hours)
+
+
+def test_highest_goodput_includes_corrections(tmp_path: Path) -> None:
+    examples.write(tmp_path, examples.service(), examples.fleet())
+    task = _solve(tmp_path).task
+    before = task.best_goodputs()
+    assert before == pytest.approx([s.best for s in task.choices.placements])
+    raised = replace(task, scale={(0, 0): 1.01, (1, 0): 0.5}).best_goodputs()
+    assert before[0] <= raised[0] <= 1.01 * before[0]
+    assert raised[1:] == pytest.approx(before[1:])
