@@ -44,6 +44,7 @@ _SIGMAS = 3.0  # standard deviations below the chance-level error that count as 
 _SAME = 0.05  # largest difference of equal answers, in standard deviations of targets
 _MAX_VALUE, _MIN_STD = 1e36, 1e-36  # so that sums of errors and small errors fit into float32
 _MAX_ROUNDING = 1e-3  #: by float32, in standard deviations
+_NEEDS = "regression needs numbers. For classes set task=classification."
 
 _PRINTING = """\
 targets = spec["targets"]
@@ -285,8 +286,8 @@ class Regression:
 
         Raises:
             DataError: if a value is missing, not a number, too large for float32 or the same for
-                all training images, images have different numbers of values, the names are not
-                one per value, or float32 is not precise enough.
+                all training images, images have different numbers of values, names are not one
+                per value, or float32 is not precise enough.
         """
         exact = {split: _to_array(f"{where}: split '{split}'", v) for split, v in raw.items()}
         train = exact["train"]
@@ -320,7 +321,12 @@ class Regression:
         return None
 
     def task(self, names: Sequence[str], targets: Targets) -> RegressionTask:
-        """Return the task; ``targets`` ``(N, n)`` are those of the training split."""
+        """Return the task of training targets ``(N, n)``; ``DataError`` if a value is constant."""
+        if (constant := np.flatnonzero(np.ptp(targets, axis=0) == 0)).size:
+            raise DataError(
+                f"'{names[constant[0]]}' is the same for all images of the training split. Other "
+                "values are in the other splits: add images, or divide the data yourself."
+            )
         return RegressionTask.of(tuple(names), targets)
 
     def from_json(self, raw: Mapping[str, Any]) -> RegressionTask:
@@ -355,17 +361,11 @@ def _to_array(where: str, raw: Sequence[Any]) -> NDArray[np.float64]:
     texts = [(row, n) for row, numbers in enumerate(rows) for n in numbers if isinstance(n, str)]
     if texts:  # one text makes texts of all values of a CSV file
         row, text = min(texts, key=lambda place: bool(_NUMBER.fullmatch(place[1])))
-        raise DataError(
-            f"{where}, row {row} (from 0) has the value {text!r}: regression needs numbers. For "
-            "classes set task=classification."
-        )
+        raise DataError(f"{where}, row {row} (from 0) has the value {text!r}: {_NEEDS}")
     for row, numbers in enumerate(rows):
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int | float):
-                raise DataError(
-                    f"{where}, row {row} (from 0) has the value {number!r}: regression needs "
-                    "numbers. For classes set task=classification."
-                )
+                raise DataError(f"{where}, row {row} (from 0) has the value {number!r}: {_NEEDS}")
             if not abs(number) <= _MAX_VALUE:  # also true for NaN
                 raise DataError(
                     f"{where}, row {row} (from 0) has the value {number}: must be finite and at "

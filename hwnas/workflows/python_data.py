@@ -19,6 +19,8 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
+    default_collate,
+    default_convert,
 )
 
 from hwnas.core.errors import ConfigError
@@ -171,6 +173,11 @@ def _have_equal_images(pair: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
 
 def _loader_items(loader: "DataLoader[Any]") -> Iterable[Any]:
     """Return the items of a loader's data set in its order, or of a subset that it samples."""
+    if loader.collate_fn not in (default_collate, default_convert):
+        raise ConfigError(
+            f"{ARGUMENT} is a DataLoader with its own collate_fn, which would not be used. Do its "
+            f"work in the data set, and give that: {ARGUMENT}=loader.dataset."
+        )
     data, sampler = loader.dataset, loader.sampler
     if isinstance(sampler, SubsetRandomSampler):
         return _read_items(data, sorted(map(int, sampler.indices)))
@@ -313,6 +320,8 @@ def _class_names(data: Any) -> Sequence[str]:
     """Return the names of classes that a data set has besides its labels, if any."""
     while isinstance(data, DataLoader | Subset):
         data = data.dataset
+    if getattr(data, "target_transform", None) is not None:
+        return ()  # its names are those of the labels before it
     if _is_table(data):
         key = next((key for key in _KEYS[1] if key in data.features), "")
         return getattr(data.features.get(key), "names", None) or ()

@@ -172,3 +172,11 @@ def test_embedded_angles_are_deterministic() -> None:
     for name, other in (("digit_angles", "classification"), ("digits", "regression")):
         with pytest.raises(ConfigError, match=f"dataset={name} is for"):
             load_data(DatasetConfig(name, task=other), 16, NullProgress())
+
+
+def test_value_that_is_constant_after_the_split_is_refused() -> None:
+    targets = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], np.float32)
+    with pytest.raises(DataError, match="'defects' is the same for all images of the training"):
+        Regression().task(("size", "defects"), targets)
+    targets[1, 1] = 1.0
+    assert Regression().task(("size", "defects"), targets).n_outputs == 2

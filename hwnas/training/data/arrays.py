@@ -39,6 +39,7 @@ class ArrayData:
     targets: Mapping[str, Targets]
     names: tuple[str, ...]  #: names of the network outputs: classes or values
     notes: tuple[str, ...]  #: messages to the user about conversions
+    size: tuple[int, int]  #: width and height before images were cropped
 
 
 def write_arrays(splits: Mapping[str, SplitArrays], names: Sequence[str], folder: Path) -> Path:
@@ -123,8 +124,9 @@ def read_arrays(path: Path, kind: TaskType) -> ArrayData:
     given = [*map(str, content["names"].tolist())] if "names" in content else None
     values = {split: targets.tolist() for split, targets in raw.items()}
     targets, names = kind.targets(ARGUMENT, values, given)
+    height, width = splits["train"][0].shape[1:3]
     images, notes = _central_squares({split: images for split, (images, _) in splits.items()})
-    return ArrayData(images, targets, names, notes)
+    return ArrayData(images, targets, names, notes, (width, height))
 
 
 def _array_names(pairs: Mapping[str, tuple[str, str]]) -> Sequence[str]:

@@ -56,6 +56,12 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
     for split, table in splits.items():
         if not len(table):
             raise DataError(f"{where}: split '{split}' is empty. Remove it, or add rows.")
+    notes += [
+        f"{where}: split '{name}' ({len(table)} images) is no train, validation or test split and "
+        "is left out."
+        for name, table in tables.items()
+        if split_of(name) not in SPLITS and name not in chosen.values()
+    ]
     kinds = (datasets.ClassLabel,) if kind.categorical else ()
     requests = (
         _RequestedColumn("image", (datasets.Image,), ("image", "img")),
@@ -268,7 +274,9 @@ def _column(
     candidates = [
         name for name, feature in table.features.items() if isinstance(feature, requests[i].kinds)
     ]
-    candidates = candidates or [name for name in table.column_names if name in usual]
+    named = [name for name in table.column_names if name in usual]
+    if not candidates or (what == "label" and not {*named} & {*candidates}):
+        candidates += named
     if not candidates and "file_name" in table.column_names:  # of a folder without image files
         raise only_a_table(where)
     if not candidates:

@@ -169,7 +169,8 @@ def _arrays(config: DatasetConfig, kind: TaskType) -> ImageData:
     by_split = {s: hashes[origin][rows] for s, (origin, rows) in divided.items()}
     targets = {s: arrays.targets[origin][rows] for s, (origin, rows) in divided.items()}
     notes = [f"{ARGUMENT}: {line}" for line in describe_duplicates(by_split, targets, place)]
-    return _image_data(config, splits, arrays.names, [*arrays.notes, *notes])
+    data = _image_data(config, splits, arrays.names, [*arrays.notes, *notes])
+    return replace(data, file_sizes={arrays.size: sum(map(len, arrays.images.values()))})
 
 
 def _open(where: str, config: DatasetConfig, kind: TaskType) -> ImageSource:

@@ -286,3 +286,47 @@ def test_random_transforms_are_refused(tmp_path: Path) -> None:
         save_data(Mirrored(0.5), tmp_path)
     assert save_data(Mirrored(1.0), tmp_path).is_file()
     assert save_data(DataLoader(Mirrored(0.0), shuffle=True), tmp_path).is_file()
+
+
+class _Digits(Dataset[Any]):
+    """A data set with class names and, as those of torchvision, a transform of labels."""
+
+    classes = ("zero", "one", "two", "three")
+
+    def __init__(self, target_transform: Callable[[int], int] | None):
+        self.target_transform = target_transform
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> tuple[Image.Image, int]:
+        label = i % 4
+        return PICTURES[i], label if self.target_transform is None else self.target_transform(label)
+
+
+def test_names_of_transformed_labels_are_not_used(tmp_path: Path) -> None:
+    def names(transform: Callable[[int], int] | None) -> list[str]:
+        path = save_data(_Digits(transform), tmp_path)
+        data = load_data(DatasetConfig("images", path=str(path)), 8, NullProgress())
+        return [*data.task.names]
+
+    assert names(None) == ["zero", "one", "two", "three"]
+    assert names(lambda label: int(label == 3)) == ["0", "1"]
+
+
+def test_own_collate_function_is_refused(tmp_path: Path) -> None:
+    def swapped(items: Any) -> Any:
+        return [(image, 1 - label) for image, label in items]
+
+    loader = DataLoader(_Digits(None), collate_fn=swapped)
+    with pytest.raises(ConfigError, match=r"its own collate_fn.*dataset=loader\.dataset"):
+        save_data(loader, tmp_path)
+    assert save_data(DataLoader(_Digits(None)), tmp_path)
+
+
+def test_size_before_cropping_is_known(tmp_path: Path) -> None:
+    wide = np.repeat(IMAGES, 3, axis=2)
+    path = save_data((wide, LABELS), tmp_path)
+    data = load_data(DatasetConfig("images", path=str(path)), 8, NullProgress())
+    assert data.train.side == 8
+    assert data.file_sizes == {(24, 8): N}

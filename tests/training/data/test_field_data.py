@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -669,3 +670,33 @@ def test_values_of_different_scales_are_noted(tmp_path: Path) -> None:
         config = DatasetConfig("mine", path=str(path), task="regression", label_column="label")
         notes = " ".join(load_data(config, 16, NullProgress()).notes)
         assert ("hardly depends on 'value_1'" in notes) is (scale == 100)
+
+
+# Tables with several columns or splits.
+
+
+def test_class_column_beside_label_is_ambiguous(tmp_path: Path) -> None:
+    image = [{"bytes": content, "path": None} for content in _images(40)]
+    features = datasets.Features({
+        "image": datasets.Image(), "scene": datasets.ClassLabel(names=["in", "out"]),
+        "label": datasets.Value("string"),
+    })  # fmt: skip
+    content = {"image": image, "scene": [0, 1] * 20, "label": ["cat", "cat", "dog", "dog"] * 10}
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table(content, schema=features.arrow_schema), path)
+    with pytest.raises(DataError, match=r"scene.*label.*dataset\.label_column"):
+        load_images(path)
+    assert load_images(path, label_column="label").task.names == ("cat", "dog")
+
+
+def test_further_split_of_table_is_noted(tmp_path: Path) -> None:
+    labels = ["a", "b"]
+    for split, n in (("train", 40), ("test", 10), ("extra", 6)):
+        write(tmp_path / f"{split}-00000-of-00001.parquet", _images(n), labels * (n // 2))
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files:\n"
+        + "".join(f"  - split: {s}\n    path: {s}-*.parquet\n" for s in ("train", "test", "extra"))
+        + "---\n"
+    )
+    notes = load_images(tmp_path).notes
+    assert any("split 'extra' (6 images) is no train, validation or test split" in n for n in notes)
