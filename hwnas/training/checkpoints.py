@@ -93,7 +93,7 @@ class CollapseDetector:
     def count(self, done: int, total: float, n_images: int) -> float | None:
         """Add a step; if it ends a window at chance level, return the window's mean per image.
 
-        ``None`` otherwise, and in the first quarter of the training.
+        ``None`` otherwise, and for windows that begin in the first quarter of the training.
 
         Args:
             done: Number of completed steps, this one included.
@@ -110,7 +110,7 @@ class CollapseDetector:
         if learned:
             self.last_good = done
             return None
-        return mean if done >= self._from else None
+        return mean if done - WINDOW >= self._from else None
 
     def to_json(self) -> list[float]:
         """Return ``[total, n_images, last_good]``, for ``restore``."""

@@ -12,7 +12,7 @@ def _accuracies(rate: float, n_steps: int) -> list[float | None]:
 def test_chance_level_is_detected_after_warmup() -> None:
     result = _accuracies(0.1, 2000)
     assert [i + 1 for i, accuracy in enumerate(result) if accuracy] == list(
-        range(600, 2001, WINDOW)
+        range(800, 2001, WINDOW)  # windows that begin after step 500
     )
     assert set(result) == {None, 0.1}
 
@@ -20,6 +20,7 @@ def test_chance_level_is_detected_after_warmup() -> None:
 def test_learning_and_short_trainings_pass() -> None:
     assert set(_accuracies(0.13, 2000)) == {None}
     assert set(_accuracies(0.1, WINDOW - 1)) == {None}
+    assert set(_accuracies(0.1, WINDOW + 60)) == {None}, "the window includes the warm-up"
 
 
 def test_restored_detector_continues_counting() -> None:
