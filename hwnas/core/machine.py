@@ -4,19 +4,23 @@ import hashlib
 import math
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 _CPUINFO = Path("/proc/cpuinfo")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+#: Files with the model of a board: of single-board computers, and of servers.
+_BOARDS = (Path("/proc/device-tree/model"), Path("/sys/class/dmi/id/product_name"))
 _MEMINFO = Path("/proc/meminfo")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNKNOWN = "unknown"
 
 
-def describe(cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR) -> dict[str, Any]:
+def describe(
+    cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR, boards: Sequence[Path] = _BOARDS
+) -> dict[str, Any]:
     """Return the properties of this machine that affect latencies.
 
     Keys: ``cpu`` (model as text), ``flags`` (sorted list of CPU features), ``flags_digest`` (16
@@ -27,8 +31,12 @@ def describe(cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR) -> dict[str, 
     core = _first_core(cpuinfo)
     flags = sorted((core.get("flags") or core.get("Features") or "").split())
     names = ("model name", "vendor_id", "cpu family", "model", "stepping", "CPU part")
+    cpu = [f"{name}={core[name]}" for name in names if name in core]
+    if "model name" not in core:  # of ARM: boards with the same cores have different clocks
+        models = [text for path in boards if (text := _text(path).strip("\0"))]
+        cpu += [f"board={model}" for model in models[:1]]
     return {
-        "cpu": " ".join(f"{name}={core[name]}" for name in names if name in core) or _UNKNOWN,
+        "cpu": " ".join(cpu) or _UNKNOWN,
         "flags": flags,
         "flags_digest": hashlib.sha256(" ".join(flags).encode()).hexdigest()[:16],
         "cores": os.cpu_count(),

@@ -17,6 +17,7 @@ from hwnas.hardware.latency_tables.latency_table import (
     OperatorEntry,
     TableConfig,
     check_complete,
+    is_transferred,
     missing_operators_error,
     table_folder,
 )
@@ -145,12 +146,15 @@ class MeasuredTarget:
     def time(self, op: OpSpec) -> Timing:
         """Return the latency of an operator in milliseconds: from the table, else by measuring it.
 
-        A latency that was predicted or scaled from another table is measured and replaced. New
-        latencies are saved in the table.
+        A predicted latency is measured and replaced; so is one scaled from another table, if the
+        operator has a plan. New latencies are saved in the table.
         """
         plan = self.plan(op)
         if self.table.missing([op]):
             (timing,) = self.worker.time_operators([(op, plan)])
+            known = self.table.entries.get(op)
+            if known is not None and is_transferred(known.plan) and not plan:
+                return timing  # of an operator alone; other entries are scaled to whole networks
             if op in self.table.transferred_plans():
                 self.table.forget_transfer()
             self.table.entries[op] = OperatorEntry(plan, timing)

@@ -153,3 +153,17 @@ def test_cores_are_limited_by_affinity_and_control_group(
 
 def test_memory_of_this_machine() -> None:
     assert 1 << 28 < machine.memory_bytes() < 1 << 46
+
+
+def test_boards_with_equal_cores_differ(cpuinfo: Path, tmp_path: Path) -> None:
+    board, other = tmp_path / "model", tmp_path / "product_name"
+    other.write_text("server")
+
+    def cpu(text: str) -> str:
+        cpuinfo.write_text(text)
+        return str(machine.describe(cpuinfo, cpuinfo.with_name("governor"), [board, other])["cpu"])
+
+    assert cpu(ARM).endswith("board=server")
+    board.write_text("Raspberry Pi 4 Model B Rev 1.4\0")
+    assert cpu(ARM).endswith("board=Raspberry Pi 4 Model B Rev 1.4")
+    assert "board=" not in cpu(X86)

@@ -93,6 +93,18 @@ def test_tuned_operators_are_stored_in_table(
     assert [*device.digests] == ["device"]
 
 
+def test_scaled_latency_without_plan_stays_in_table(
+    table: LatencyTable, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = MeasuredTarget(_profile(), table)
+    monkeypatch.setattr(MeasuredTarget, "plan", lambda device, op: "")
+    monkeypatch.setattr(worker, "time_operators", lambda work: [timing(5.0) for _ in work])
+    scaled = table.entries[ESTIMATED]
+    assert device.time(ESTIMATED).median_ms != scaled.timing.median_ms, "of the operator alone"
+    assert table.entries[ESTIMATED] == scaled
+    assert device.time(NEW) == table.entries[NEW].timing
+
+
 def test_network_batch_starts_own_worker_pool(
     table: LatencyTable, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,8 @@ from hwnas.tasks.metrics import builtin
 
 Limit = Literal["compute", "memory", "launch"]
 
+_PEAK_TOLERANCE = 0.01  # of rates, relative to multiply-accumulates a cycle times the clock
+
 
 @dataclass(frozen=True)
 class OperatorTime:
@@ -161,7 +163,7 @@ class RooflineCostModel:
         lower: Returns the graph of a genotype, fused and in the target's dtype.
 
     Raises:
-        ConfigError: the target has no roofline.
+        ConfigError: the target has no roofline, or one of another clock or accelerator.
     """
 
     max_cost_queries: int | None = None
@@ -174,6 +176,7 @@ class RooflineCostModel:
                 "conf/target/sketch.yaml."
             )
         self._target, self._roofline, self._lower = target, target.roofline, lower
+        _check_peak(target, target.roofline)
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the modelled cost of one genotype, see ``network_cost``.
@@ -183,6 +186,20 @@ class RooflineCostModel:
         """
         return cost_by_segment(
             self._lower(genotype), lambda graph: network_cost(graph, self._target, self._roofline)
+        )
+
+
+def _check_peak(target: Target, roofline: Roofline) -> None:
+    """Refuse a roofline of another clock or accelerator than the target's."""
+    if target.clock_mhz is None or target.peak_macs_per_cycle is None:
+        return
+    peak = target.clock_mhz * target.peak_macs_per_cycle / 1e3
+    if abs((rate := max(roofline.peak_gmacs.values())) / peak - 1) > _PEAK_TOLERANCE:
+        raise ConfigError(
+            f"Target '{target.name}': target.peak_macs_per_cycle={target.peak_macs_per_cycle:g} at "
+            f"target.clock_mhz={target.clock_mhz:g} are {peak:g} billion multiply-accumulates a "
+            f"second, but the largest target.roofline.peak_gmacs is {rate:g}. Correct one of them; "
+            "bandwidths and tile of the roofline may change as well."
         )
 
 

@@ -183,7 +183,7 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], str]:
         return with_genotypes(rows, path.parent), column
     raise TableError(
         f"measured={path} has no column 'model', only: {', '.join(columns)}. Write the columns "
-        "model,latency_ms and rows such as runs/a/models/3f2a5c0d9e11.int8.onnx,1.31: paths of "
+        "model,latency_ms and rows such as runs/a/models/3f2a5c0d9e11.onnx,1.31: paths of "
         "files of an export, of RUN/models or of a kit, from the folder of the table on. See "
         "docs/how-to/own-latencies.md. Or add a column 'genotype' with the choices of each network "
         "in JSON. Networks that are not of a search space of hwnas cannot be used."
@@ -295,7 +295,7 @@ def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
         if row.get(name) and row[name] != str(facts[name]):
             raise ValueError(
                 f"its network has {row[name]} {name}, those of the data set have {facts[name]}: "
-                "give the dataset options with which the kit was made"
+                "give the dataset options of its kit or run"
             )
 
 

@@ -65,6 +65,7 @@ def _model_columns(model: str, folder: Path) -> dict[str, str]:
     if not model:
         return {"genotype": ""}
     path, content = folder / model.replace("\\", "/"), dict[str, Any]()
+    facts: dict[str, str] = {}
     parts = re.split(r"[._]", path.name)
     proof = (path if path.is_dir() else path.parent) / "proof.json"
     record = path.with_name(f"{parts[0]}.json")  # of the network ID in RUN/models
@@ -74,12 +75,35 @@ def _model_columns(model: str, folder: Path) -> dict[str, str]:
         pruned = any(step["step"] == "narrowed" for step in steps)
         if not pruned and (path.is_dir() or path.name in proven.get("files", {})):
             content = proven.get("model", {})
+            known = (
+                ("channels", content.get("input", [""])[0]),
+                ("outputs", content.get("n_outputs")),
+            )
+            facts = {name: str(value) for name, value in known if value}
     elif record.is_file():
         content = read_json(dict[str, Any], record, TableError)
+        facts = _facts_of_run(path, content)
     if "genotype" not in content or any(re.fullmatch(r"segment\d+", part) for part in parts):
         return {"genotype": ""}
     columns = {"genotype": json.dumps(content["genotype"])}
     if space := content.get("search_space"):
         columns["search_space"] = str(space)
     dtypes = [_DTYPES[part] for part in parts if part in _DTYPES]
-    return columns | dict(zip(["dtype"], dtypes, strict=False))
+    return columns | facts | dict(zip(["dtype"], dtypes, strict=False))
+
+
+def _facts_of_run(path: Path, content: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of a file in RUN/models, by the manifest of the run."""
+    manifest = path.parent.parent / "manifest.json"
+    if not manifest.is_file():
+        return {}
+    run = read_json(dict[str, Any], manifest, TableError)
+    task, target = run.get("task", {}), run.get("config", {}).get("target", {})
+    facts = {
+        "channels": len(run.get("normalisation", {}).get("mean", ())),
+        "outputs": len(task.get("classes") or task.get("values") or ()),
+    }
+    if path.suffix == ".onnx":
+        facts["batch"] = content["genotype"].get("batch") or target.get("batch")
+        facts["dtype"] = content["genotype"].get("precision") or target.get("dtype")
+    return {name: str(value) for name, value in facts.items() if value}

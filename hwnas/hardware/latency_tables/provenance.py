@@ -116,11 +116,19 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
             messages.append(f"{name}: {other or 'none'} in the table, {version} here")
     if recorded.get("schedules") != here.get("schedules"):
         messages.append("its compilation plans are of another version of hwnas")
-    settings = backends.get(here["target"]["runtime"]).name
-    for name in (settings, "meter"):
+    for name in _settings(here):
         if recorded.get("target", {}).get(name) != here["target"].get(name):
             messages.append(f"different target.{name}")
     return messages
+
+
+def _settings(here: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a target that affect measured latencies.
+
+    The clock of a remote device is known from the target only.
+    """
+    clock = ["clock_mhz"] * ("remote" in here["device"])
+    return [backends.get(here["target"]["runtime"]).name, "meter", *clock]
 
 
 def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
@@ -173,12 +181,12 @@ def _is_related(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
 def _candidate_paths(target: Target, root: Path, facts_here: Mapping[str, Any]) -> list[Path]:
     """Return the folders of this machine's table: a name with a digest, and the usual name."""
     usual = table_folder(target, root)
-    device, settings = facts_here["device"], backends.get(target.runtime).name
+    device = facts_here["device"]
     known = [
         [device.get(n) for n in _DEVICE] + [device[n] for n in _ACCELERATOR if n in device],
         facts_here["versions"],
         facts_here.get("schedules"),
-        [facts_here["target"].get(name) for name in (settings, "meter")],
+        [facts_here["target"].get(name) for name in _settings(facts_here)],
     ]
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
     return [usual.with_name(f"{usual.name}-{digest[:8]}"), usual]

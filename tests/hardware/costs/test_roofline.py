@@ -302,3 +302,13 @@ def test_latencies_are_close_to_vela(name: str, small: SearchSpace, task: Signat
     result = agreement(*latencies)
     assert result["spearman"] > 0.9
     assert result["mape"] < 0.08
+
+
+def test_roofline_of_another_clock_is_refused(small: SearchSpace, task: Signature) -> None:
+    npu, sketch = target("npu"), target("sketch")
+    for device in (npu, sketch, CPU):
+        assert _model(device, small, task)
+    with pytest.raises(ConfigError, match=r"clock_mhz=250 are 32 billion .*peak_gmacs is 64"):
+        _model(dataclasses.replace(npu, clock_mhz=250), small, task)
+    with pytest.raises(ConfigError, match=r"peak_macs_per_cycle=512 at target\.clock_mhz=1000"):
+        _model(dataclasses.replace(sketch, peak_macs_per_cycle=512), small, task)

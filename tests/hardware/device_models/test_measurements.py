@@ -357,3 +357,29 @@ def test_file_names_require_matching_kit(
     (tmp_path / "kit.json").write_text("{")
     with pytest.raises(TableError, match=r"kit\.json"):
         read(tmp_path, tiny, "model,latency_ms", row)
+
+
+def test_facts_of_a_run_must_match(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    first = genotypes[0]
+    models = tmp_path / "run" / "models"
+    models.mkdir(parents=True)
+    (models / f"{first.id}.json").write_text(json.dumps({"genotype": first.to_dict()}))
+    row = f"run/models/{first.id}.onnx,1.25"
+
+    def write(channels: int, dtype: str) -> None:
+        manifest = {
+            "normalisation": {"mean": [0.5] * channels}, "task": {"classes": [*"0123456789"]},
+            "config": {"target": {"dtype": dtype, "batch": 1}},
+        }  # fmt: skip
+        (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
+
+    write(1, "float32")
+    assert read(tmp_path, tiny, "model,latency_ms", row).ms == {first: 1.25}
+    write(1, "int8")
+    with pytest.raises(TableError, match=r"dtype=int8: set target\.dtype=int8"):
+        read(tmp_path, tiny, "model,latency_ms", row)
+    write(3, "float32")
+    with pytest.raises(TableError, match=r"has 3 channels, those of the data set have 1"):
+        read(tmp_path, tiny, "model,latency_ms", row)
