@@ -205,7 +205,7 @@ def _prices(comparison: Comparison, rows: Sequence[Row]) -> Iterator[PageTable]:
     for cost in costs:
         least = "Highest" if cost.maximise else "Lowest"
         title = f"{least} {cost.title} for {quality.title} {_bound(quality.maximise)}"
-        body = _by_level(rows, cost, "at_least", "value")
+        body = _by_level(rows, cost, "level", "value")
         note = f"{_over_runs(comparison)}{_file('needed')}"
         columns = [quality.title, *comparison.groups]
         yield PageTable(title, columns, body, note, is_folded=True)

@@ -45,6 +45,10 @@ def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[Compar
     rows = _rows(path, objectives)
     if not rows:
         raise RunError(f"{path} has no rows: add a row per network below the names of columns.")
+    if (own := verified_front(path, objectives)) is not None:  # of a search, as measured
+        if not own:
+            raise RunError(f"{path} has no verified network within the budget.")
+        return [ComparedRun(path.stem, {}, own, path=str(path))]
     parts: dict[tuple[str, str], dict[str, FrontPoint]] = {}
     for number, row in rows:
         place, key = f"{path}, line {number}", (row.get("group") or "", row.get("run") or "")

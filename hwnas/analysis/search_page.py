@@ -133,7 +133,7 @@ def number(value: float, name: str) -> str:
 _POINTS = (
     "Each point is a network. Open: posterior mean of its {label} (validation split; fp32 unless "
     "the network is int8; after fine-tuning, if there was any). Filled: the network verified from "
-    "its compiled file (test split, 95 % interval). Grey: dominated networks. Thin line: the "
+    "its compiled file (test split, 95 % interval). Grey: other networks. Thin line: the "
     "{best} verified {label} up to each cost."
 )
 #: Explains sliders, which exist for the limits of a budget.

@@ -101,7 +101,7 @@ def _price(
     paid, gained = objectives.index(cost), objectives.index(quality)
     values = front.values[:, gained]
     good = np.flatnonzero(values >= level if quality.maximise else values <= level)
-    row: Row = {"quality": quality.name, "at_least": level, "cost": cost.name}
+    row: Row = {"quality": quality.name, "level": level, "cost": cost.name}
     row |= {"group": front.group, "run": front.name, "value": None, "id": None}
     if not len(good):
         return row

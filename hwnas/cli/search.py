@@ -67,9 +67,10 @@ def _knee_words(members: Sequence[Member], recommended: Member | None) -> list[s
     """Return why the recommended member is recommended."""
     if recommended is None or sum(not _label(member) for member in members) < 2:
         return []
-    label = metric_of(recommended.metric).label
+    metric = metric_of(recommended.metric)
+    better = f"{'more' if metric.maximise else 'less'} {metric.label}"
     return [
-        f"Recommended: {recommended.candidate.id}, the knee, where more {label} starts to "
+        f"Recommended: {recommended.candidate.id}, the knee, where {better} starts to "
         "cost more than before."
     ]
 

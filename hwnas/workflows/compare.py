@@ -242,6 +242,12 @@ def _facts(config: CompareConfig, comparison: Comparison) -> list[tuple[str, str
     ]
 
 
+def _sides(report: _ComparisonReport) -> Row:
+    """Return the names of the two compared runs, as ``front`` and ``baseline``."""
+    row = next(iter(report.tables["equal_quality"]), {})
+    return {name: row.get(name) for name in ("front", "baseline")}
+
+
 def _write(folder: RunFolder, report: _ComparisonReport, facts: Sequence[tuple[str, str]]) -> None:
     """Write all files; where there are no rows there is no table."""
     for name, rows in report.tables.items():
@@ -251,7 +257,7 @@ def _write(folder: RunFolder, report: _ComparisonReport, facts: Sequence[tuple[s
         for suffix, image in picture.items():
             folder.write_bytes(f"{name}.{suffix}", image)
     content = report.comparison.to_json() | {
-        "equal_quality": finite(report.speedup and report.speedup.to_json()),
+        "equal_quality": finite(report.speedup and _sides(report) | report.speedup.to_json()),
         "sentences": report.words.sentences,
     }
     folder.write_json("comparison.json", content)

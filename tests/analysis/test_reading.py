@@ -277,3 +277,15 @@ def test_target_objectives_have_titles() -> None:
     assert [o.title for o in names] == ["accuracy", "npu latency [ms]"]
     with pytest.raises(ConfigError, match=r"2 to 4 .* got 5: .*{f0: min, f1: min}"):
         objectives({f"f{i}": "min" for i in range(5)})
+
+
+def test_front_of_a_search_is_compared_by_verified_figures(tmp_path: Path) -> None:
+    path = write_csv(
+        tmp_path,
+        "id,accuracy,latency_ms,verified_accuracy_int8,verified_latency_ms,verified_fits_budget\n"
+        "a,0.95,1,0.9,1.5,True\n"
+        "over,0.99,9,0.98,9,False\n",
+    )
+    (run,) = reading.read_foreign_csv(path, PAIR)
+    assert [(p.id, p.figures["accuracy"].value) for p in run.scored] == [("a", 0.9)]
+    assert run.scored[0].figures["latency_ms"].value == 1.5

@@ -74,7 +74,7 @@ def single_page(open_page: Callable[[Page], OpenedPage]) -> OpenedPage:
 def test_page_makes_no_requests_and_has_no_errors(single_page: OpenedPage) -> None:
     assert [url.partition(":")[0] for url in single_page.requests] == ["file"]
     assert single_page.console == []
-    assert "48 of 48 networks fit, 8 of 8 members of the front." in single_page.counts()
+    assert "48 of 48 networks fit, 8 of 8 verified networks." in single_page.counts()
     assert "Highest accuracy of a member that fits: 84.00% (000000000007)" in single_page.counts()
     assert "rejected 3 more" in single_page.counts()
     assert single_page.tab.locator(".plot").count() == 2

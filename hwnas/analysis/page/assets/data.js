@@ -86,7 +86,7 @@ class Model {
   // Verification status of a point.
   verdict(i) {
     const member = this.member[i];
-    if (member < 0) return "dominated";
+    if (member < 0) return this.verified ? "not verified" : "dominated";
     return this.notes[member] || (this.checked[member] ? "on the front" : "not verified");
   }
 

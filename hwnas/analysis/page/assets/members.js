@@ -144,7 +144,7 @@ class Members {
     const number = (value) => Number.isFinite(value) ? String(clean(value)) : "";
     const columns = [["id", (i) => model.id(i)], ["run", (i) => model.run(i).name],
                      ["group", (i) => model.run(i).group], ["trial", (i) => number(model.trials[i])],
-                     ["on_searched_front", (i) => String(model.member[i] >= 0)],
+                     [model.verified ? "verified" : "on_front", (i) => String(model.member[i] >= 0)],
                      ["after_verification", (i) => model.notes[model.member[i]] ?? ""]];
     for (const {name, searched, verified} of model.columns) {
       for (const [prefix, figures, at] of [["", searched, (i) => i],

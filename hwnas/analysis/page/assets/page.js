@@ -84,7 +84,7 @@ class App {
 
   #controls(host) {
     const {model} = this;
-    const keys = model.verified ? [["dot", "dominated, as searched"], ["open", "front as searched"]]
+    const keys = model.verified ? [["dot", "other networks, as searched"], ["open", "verified networks, as searched"]]
       : [["dot", "dominated"], ["full", "front"]];
     if (model.verified) {
       keys.push(["full", "verified: compiled file on the test split, with 95 % interval"]);
@@ -218,8 +218,9 @@ class App {
       fittingMembers += 1;
       if (best < 0 || better(i, best)) best = i;
     }
+    const kind = model.verified ? "verified networks" : "members of the front";
     const words = [element("b", {}, `${many(fitting)} of ${many(n)} networks fit`),
-                   `, ${many(fittingMembers)} of ${many(members)} members of the front. `];
+                   `, ${many(fittingMembers)} of ${many(members)} ${kind}. `];
     if (best >= 0) {
       const searched = model.verified && !y.verified.known ? " as searched" : "";
       const run = model.runs.length > 1 ? ` of ${model.run(best).name}` : "";

@@ -4,7 +4,7 @@ function sortable(table) {
   const [body] = table.tBodies, before = [...body.rows], heads = [...table.tHead.rows[0].cells];
   const number = /^[-+]?[\d.,]+(e[-+]?\d+)?(?=$|[\s%(])/i;
   const value = (row, k) => { // a number, or else the text
-    const text = row.cells[k].textContent;
+    const text = row.cells[k].textContent.replace(/^below /, "");
     return number.test(text) ? parseFloat(text.replaceAll(",", "")) : text;
   };
   const compare = (a, b, sign) => {
