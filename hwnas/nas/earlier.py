@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeGuard
 
 from hwnas.core.errors import RunError, SpaceError
-from hwnas.core.files import write_file
-from hwnas.core.run_folder import INPUTS
+from hwnas.core.files import link_or_copy, write_file
+from hwnas.core.run_folder import INPUTS, WEIGHTS
 from hwnas.core.typed_files import read_json, to_json_bytes
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas.candidates import Candidate
@@ -68,6 +68,19 @@ def keep(folder: str, genotypes: Sequence[Genotype]) -> None:
     if genotypes and not are_kept(folder):
         rows = [{"search_space": g.space, "genotype": g.to_dict()} for g in genotypes]
         write_file(Path(folder, INPUTS, _FILE), to_json_bytes({"networks": rows}))
+
+
+def link_weights(run: Run, supernets: Path) -> None:
+    """Link the checkpoints of an earlier search to where a new one looks for them, if missing.
+
+    They may be missing there as the search was copied from another machine. A checkpoint of
+    another training has another name, and is not used.
+    """
+    for weights in (run.path / WEIGHTS, run.path.parent / WEIGHTS):  # the latter of several targets
+        for path in weights.glob("*/*.safetensors"):
+            target = supernets / path.relative_to(weights)
+            if not target.exists():
+                link_or_copy(path, target)
 
 
 def kept(folder: str, space: Space) -> tuple[Genotype, ...]:

@@ -242,7 +242,8 @@ _NO_FINETUNING = "for no fine-tuning, set finish.epochs=0"
 class FinishConfig:
     """Options for fine-tuning the candidates of a search."""
 
-    #: epochs per network; 0: none; default: train.epochs, or 4 from a supernet's weights
+    #: epochs per network; 0: none; default: train.epochs, or 4 from a supernet's weights; with a
+    #: time limit as many of these as fit
     epochs: int | None = bounded("[0, 100_000]", None)
     #: weight of the distillation loss, with the best network as teacher; 0: none
     alpha: float = bounded("[0, 1]", 0.5)
@@ -251,7 +252,8 @@ class FinishConfig:
     #: maximum loss by int8, above which the network is trained for int8, too: in points of
     #: accuracy, or for values in percent of the error of a constant prediction
     max_int8_drop: float = bounded("[0, 1000]", 0.5)
-    #: minimum probability of being on the front for a candidate to be fine-tuned
+    #: minimum probability of being on the front for a candidate to be fine-tuned; in time that is
+    #: left, less probable ones are fine-tuned, too
     probability: float = bounded("(0, 1]", 0.2)
     #: candidates that are fine-tuned whatever their probability
     min_candidates: int = bounded("[1, 1_000_000]", 12, digest_key="n_least")

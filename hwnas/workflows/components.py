@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 #: and torch, which determines the supernet.
 DECISIVE = ("hwnas", "optuna")
 
-_MORE = (
-    "minutes",
-    "max_candidates",
-)  #: of ``finish``: may change when a run is resumed
+_MORE = ("minutes", "max_candidates")  #: of ``finish``: may change when a run is resumed
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,7 @@ class SearchComponents:
     config: SearchConfig  #: options, with ``accuracy`` set
     networks: Networks  #: networks of the search spaces on the target
     data: ImageData  #: data set, with the metric of the search
+    is_measured: bool = False  #: whether a target is measured, so that one process searches
 
     @property
     def space(self) -> Space:
@@ -80,21 +78,32 @@ class SearchComponents:
         return earlier.genotypes(self._run_before, self.space)
 
     def keep_first(self) -> None:
-        """Write the genotypes of ``first`` into the folder of the search, unless they are there."""
+        """Write the genotypes of ``first`` into the folder of the search, unless they are there.
+
+        Weights that their search keeps are used if they are of the same training.
+        """
         if self.first and self.config.run.dir is not None:
             from hwnas.nas import earlier
 
+            if not earlier.are_kept(self.config.run.dir):
+                earlier.link_weights(self._run_before, Path(self.config.run.supernets))
             earlier.keep(self.config.run.dir, self.first)
 
     def notes_on_first(self) -> list[str]:
-        """Return a message if the search ``start_from`` had other data, which takes more time."""
+        """Return messages if ``start_from`` had other data, or has more networks than trials."""
         if self.config.start_from is None:
             return []
         from hwnas.nas import earlier
 
         if earlier.are_kept(self.config.run.dir):
             return []
-        return earlier.note_on_data(self._run_before, self.data.digest)
+        notes = earlier.note_on_data(self._run_before, self.data.digest)
+        if (n := len(self.first)) > self.config.n_trials:
+            notes.append(
+                f"start_from={self.config.start_from} has {n} networks, of which the first "
+                f"{self.config.n_trials} are tried. To try all of them, set n_trials={n}."
+            )
+        return notes
 
     @property
     def _run_before(self) -> "Run":
@@ -185,7 +194,10 @@ class SearchComponents:
 
 
 def parts(
-    config: SearchConfig, progress: Progress, data: ImageData | None = None
+    config: SearchConfig,
+    progress: Progress,
+    data: ImageData | None = None,
+    is_measured: bool = False,
 ) -> SearchComponents:
     """Return the search spaces, the data, and the configuration with defaults that depend on them.
 
@@ -193,13 +205,16 @@ def parts(
         config: Configuration of the search.
         progress: Is notified of loading.
         data: The data, if another process has read them; ``None``: they are read here.
+        is_measured: Whether another target of the search is measured.
 
     Raises:
         HwnasError: as :func:`settled` and :func:`hwnas.workflows.networks.read_networks`.
     """
     networks, data = read_networks(config, progress, data)
     data = data.with_metric(config.metric)
-    return SearchComponents(settled(config, data, have_exits(networks)), networks, data)
+    is_measured = is_measured or config.cost == "measured"
+    config = settled(config, data, have_exits(networks), is_measured)
+    return SearchComponents(config, networks, data, is_measured)
 
 
 def have_exits(networks: Networks) -> bool:
@@ -233,13 +248,16 @@ def _check_exits(config: SearchConfig, data: ImageData) -> None:
 _TRAINED_VALUES = 100e6
 
 
-def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchConfig:
+def settled(
+    config: SearchConfig, data: ImageData, have_exits: bool, is_measured: bool
+) -> SearchConfig:
     """Return a configuration with ``accuracy`` set and, for networks trained alone, the workers.
 
     Args:
         config: Configuration of the search.
         data: The data set, whose size determines the default of ``accuracy``.
         have_exits: Whether networks have early exits; they are trained separately.
+        is_measured: Whether a target is measured: one process searches.
 
     Raises:
         ConfigError: networks have exits, but ``accuracy=supernet`` is given or the task has no
@@ -264,7 +282,7 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
             "accuracy=trained each network is trained from scratch. "
             f"{'Remove' if have_exits else 'Set accuracy=supernet, or remove'} train.init_from."
         )
-    if workers is None and accuracy == "trained" and config.cost != "measured":
+    if workers is None and accuracy == "trained" and not is_measured:
         workers = machine.available_cores()
     return replace(config, accuracy=accuracy, study=replace(config.study, workers=workers))
 
@@ -289,7 +307,8 @@ def retargeted(parts: SearchComponents, config: SearchConfig) -> SearchComponent
         CompileError: no network of a space can be exported for the target.
     """
     networks = replace(parts.networks, target=config.target)
-    return SearchComponents(settled(config, parts.data, have_exits(networks)), networks, parts.data)
+    config = settled(config, parts.data, have_exits(networks), parts.is_measured)
+    return SearchComponents(config, networks, parts.data, parts.is_measured)
 
 
 def cost_model(parts: SearchComponents, device: "MeasuredTarget | None") -> CostModel:

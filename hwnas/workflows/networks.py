@@ -83,6 +83,14 @@ class Networks:
                 f"'{target.name}' (target.runtime={target.runtime}) runs all networks in "
                 f"{target.dtype}. Allowed: {remedy}, or use a target with {' or '.join(others)}."
             )
+        for dtype in chosen:
+            try:
+                base.backend_of(replace(target, dtype=dtype))
+            except ConfigError as error:
+                raise ConfigError(
+                    f"Search space '{space.name}' has {annotations.KEY}={dtype}, which does not "
+                    f"run here. Remove {dtype} from the space, or use another target. {error}"
+                ) from None
 
     def _check_running(self, space: SearchSpace) -> None:
         for key in annotations.BATCH_KEYS:

@@ -1,7 +1,7 @@
 """Latency of a network by operator."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.roofline_cost import OperatorTime, network_cost, operator_bound
 from hwnas.hardware.latency_tables.provenance import writable_table
 from hwnas.hardware.target import Roofline
+from hwnas.models.families import annotations
 from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.onnx import importer
 from hwnas.models.spaces import Genotype, Option, SearchSpace
@@ -84,7 +85,9 @@ def layer_latencies(networks: Networks, config: ProfileConfig) -> LatencyBreakdo
     return LatencyBreakdown(folder.path, title, layers, source)
 
 
-def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
+def find_genotype(
+    space: SearchSpace, text: str, seed: int = 0, ignored: Collection[str] = ()
+) -> Genotype:
     """Return the genotype given by a text.
 
     Args:
@@ -92,9 +95,11 @@ def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
         text: ``smallest``, ``largest``, ``random``, options as JSON, a file ``models/ID.json`` of a
             run, or the id of a front member of a run in ``runs/search``; of several runs the last.
         seed: Seed of ``random``.
+        ignored: Choices that a file may have and the space lacks.
 
     Raises:
-        ConfigError: there is no such file or id, or the JSON is invalid.
+        ConfigError: there is no such file or id, the JSON is invalid, or the network of the file is
+            of another search space.
         SpaceError: the genotype is not in the space.
     """
     if text == "random":
@@ -123,14 +128,39 @@ def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
         raise ConfigError(
             f"genotype={text}: this is no JSON file (suffix .json). Allowed: RUN/models/ID.json, "
             "or, for profile, MODEL.onnx. Convert other networks to ONNX, by torch.onnx.export or "
-            "python -m tf2onnx.convert --tflite X.tflite --output X.onnx."
+            "python -m tf2onnx.convert --tflite X.tflite --inputs-as-nchw INPUT --output X.onnx "
+            "(INPUT: the name of its input; float32 only)."
         )
     try:
         called = f"genotype={text}: {path}"
         content = read_json(VerifiedModelFile, path, ConfigError, called, newest=FORMAT)
     except FileNotFoundError:
         raise ConfigError(f"genotype={text}: {path} was not found. Correct the path.") from None
-    return space.genotype(content["genotype"])
+    return _known_genotype(space, content["genotype"], path, frozenset(ignored))
+
+
+def _known_genotype(
+    space: SearchSpace, options: Mapping[str, Option], path: Path, ignored: Collection[str]
+) -> Genotype:
+    """Return the genotype of a file of a run.
+
+    Raises:
+        ConfigError: it is of another search space.
+        SpaceError: the same, where the space lacks an option.
+    """
+    genotype, surplus = space.genotype(options), options.keys() - {*space.names} - {*ignored}
+    is_whole = genotype.to_dict() == options
+    if surplus or (path.parent.name == "models" and is_whole and genotype.id != path.stem):
+        targets = [
+            annotations.OF_TARGETS[n] for n in sorted(surplus) if n in annotations.OF_TARGETS
+        ]
+        advice = f"target.{targets[0]}" if targets else "search_space"
+        raise ConfigError(
+            f"genotype={path} is a network of another search space than '{space.name}'"
+            + f" (it has {', '.join(sorted(surplus))})" * bool(surplus)
+            + f". Give the {advice} of its run."
+        )
+    return genotype
 
 
 def _check_names(space: SearchSpace, options: Mapping[str, Option]) -> None:
@@ -180,7 +210,9 @@ def _check_batch(lowered: Graph, config: ProfileConfig) -> None:
 
 def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[LayerLatency], str]:
     target = config.target
-    if (cost := base.backend_of(target).estimate(lowered)) is not None:
+    backend = base.backend_of(target)
+    backend.check(lowered)
+    if (cost := backend.estimate(lowered)) is not None:
         if cost.reason:  # operators that are not in the sum
             raise CompileError(
                 f"genotype={config.genotype} does not run on target '{target.name}' alone: "

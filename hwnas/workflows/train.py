@@ -296,7 +296,8 @@ def _job(config: TrainConfig, setup: TrainingSetup, progress: Progress) -> Train
 
 
 def _genotype(config: TrainConfig, setup: TrainingSetup) -> Genotype:
-    return find_genotype(setup.space, str(config.genotype), config.seed)
+    ignored = annotations.BATCH_KEYS  # they do not affect the weights
+    return find_genotype(setup.space, str(config.genotype), config.seed, ignored)
 
 
 def _facts(summary: TrainingSummary) -> Row:

@@ -74,7 +74,8 @@ def _write_run(path: Path, file: Path, space: SearchSpace, costs: Sequence[str])
 
 def _start_ids(path: Path, space: SearchSpace, folder: Path | None = None) -> list[str]:
     """Return the first genotypes of a search in ``folder`` that starts from another one."""
-    run = SimpleNamespace(dir=None if folder is None else str(folder))
+    supernets = str(path.parent / "supernets")
+    run = SimpleNamespace(dir=None if folder is None else str(folder), supernets=supernets)
     config: Any = SimpleNamespace(start_from=str(path), study=StudyConfig(), run=run)
     networks: Any = SimpleNamespace(space=space)
     none: Any = None
@@ -236,3 +237,34 @@ def test_target_of_search_keeps_observed_accuracies(tiny: SearchSpace, tmp_path:
     compared = run_fronts.read_run_folder(tmp_path / "b")
     assert _accuracies(compared) == [c.figures["accuracy"] for c in known]
     assert {c.figures["accuracy"].value for c in compared.candidates} == {9.0}
+
+
+def test_weights_of_earlier_search_are_found_after_a_move(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    run, supernets = tmp_path / "run", tmp_path / "supernets"
+    _write_run(run, run / "study.db", tiny, MS)
+    for name in ("a", "b"):
+        (run / "weights" / name).mkdir(parents=True)
+        (run / "weights" / name / "network.safetensors").write_text(f"earlier {name}")
+    (supernets / "b").mkdir(parents=True)
+    (supernets / "b" / "network.safetensors").write_text("own")
+    _start_ids(run, tiny, tmp_path / "next")
+    contents = {p.parent.name: p.read_text() for p in supernets.glob("*/*")}
+    assert contents == {"a": "earlier a", "b": "own"}
+
+
+def test_note_on_more_networks_than_trials(tiny: SearchSpace, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    _write_run(run, run / "study.db", tiny, MS)
+    options = SimpleNamespace(
+        start_from=str(run), study=StudyConfig(), run=SimpleNamespace(dir=None), n_trials=2
+    )
+    networks: Any = SimpleNamespace(space=tiny)
+    data: Any = SimpleNamespace(digest="a")
+    config: Any = options
+    (note,) = SearchComponents(config, networks, data).notes_on_first()
+    assert "has 3 networks, of which the first 2 are tried" in note
+    assert note.endswith("set n_trials=3.")
+    options.n_trials = 3
+    assert not SearchComponents(config, networks, data).notes_on_first()

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -152,7 +152,8 @@ def test_resume_keeps_schedule_and_divides_remaining_time(
     options = ("minutes=10", "accuracy=supernet", "train.epochs=1000")
     _, before, _ = _make_plan(digits, monkeypatch, *options)
     monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: math.nan)
-    config = compose("search", [*TINY, "minutes=20"])
+    kept = ("minutes=20", "accuracy=supernet", f"train.epochs={before.epochs}")
+    config = compose("search", [*TINY, *kept])
     planner = Planner([config], {"time_plan": before.to_json(), "elapsed_s": 590.0})
     (settled,) = planner(digits)
     assert settled.train.epochs == before.epochs
@@ -380,11 +381,13 @@ def test_trained_supernet_takes_no_more_time(
 ) -> None:
     config, parts = _supernet_search(digits, monkeypatch, 100)
     monkeypatch.setattr(Checkpoint, "n_steps", lambda _: 10**6)
-    new, resumed = Planner([config], {}), Planner([config], {"arguments": []})
-    for planner, trains in ((new, True), (resumed, False)):
+    manifests: list[dict[str, Any]] = [{}, {"arguments": []}]
+    for earlier in manifests:
+        planner = Planner([config], earlier)
         planner(parts)
         plan = planner.facts()["time_plan"]
-        assert (plan["supernet_s"] > 0) is trains
+        assert plan["supernet_s"] == 0
+        assert plan["epochs"] == config.train.epochs
         assert plan["finetuning_s"] >= 0
 
 
@@ -434,3 +437,31 @@ def test_fine_tuning_within_limit_follows_durations(
     assert take({ids[0]: 80.0, ids[3]: None}) == [ids[1]]
     now.s = 100.0
     assert take({ids[0]: 80.0, ids[1]: 20.0, ids[3]: None}) == []
+
+
+def test_equal_fidelities_are_kept_if_they_fit(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("minutes=60", "accuracy=trained", "trained.fidelities=[4,4]")
+    settled, _, lines = _make_plan(digits, monkeypatch, *options)
+    assert settled.trained.fidelities == [4, 4]
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize("option", ["train.epochs=50", "trained.fidelities=[1,8]"])
+def test_resume_with_another_schedule_is_refused(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    settled, before, _ = _make_plan(digits, monkeypatch, "minutes=10", "accuracy=trained")
+    recorded = {
+        "minutes": "20", "accuracy": "trained", "train.epochs": settled.train.epochs,
+        "trained.fidelities": settled.trained.fidelities,
+    }  # fmt: skip
+    earlier = {"time_plan": before.to_json(), "elapsed_s": 590.0}
+    options = [f"{name}={value}" for name, value in recorded.items()]
+    assert Planner([compose("search", [*TINY, *options])], earlier)(digits)
+    name, _, value = option.partition("=")
+    options = [f"{n}={v}" for n, v in (recorded | {name: value}).items()]
+    changed = compose("search", [*TINY, *options])
+    with pytest.raises(RunError, match=rf"{name} differs from that of the run"):
+        Planner([changed], earlier)(digits)

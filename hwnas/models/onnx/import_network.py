@@ -257,7 +257,7 @@ class ImportedNetwork:
     def _misread(self, node: OnnxNode, value: ImportedTensor, expected: str) -> ImportedTensor:
         raise node.refused(
             f"reads a tensor {value.positions.shape}, moved from '{value.source}' {value.image}, "
-            f"that is not {expected}"
+            f"that is not {expected}{_of_channels_last(value)}"
         )
 
     def _free_name(self, node: OnnxNode) -> str:
@@ -269,3 +269,13 @@ class ImportedNetwork:
         names = [".".join(inner)] if kind and inner else []
         names += [full, *(f"{full}_{i}" for i in range(2, len(self.kinds) + 3))]
         return next(name for name in names if name not in self.kinds)
+
+
+def _of_channels_last(value: ImportedTensor) -> str:
+    """Return advice for messages if the model's input is probably ``(N, H, W, C)``; else ""."""
+    if value.source != INPUT or value.image[2] not in (1, 3):
+        return ""
+    return (
+        "; its input is probably (N, H, W, C): convert the model to (N, C, H, W), with tf2onnx by "
+        "--inputs-as-nchw INPUT"
+    )

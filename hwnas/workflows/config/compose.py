@@ -239,7 +239,8 @@ def _confirm(name: str, arguments: Sequence[str]) -> list[str]:
     """Return the arguments without those that repeat a program of the run that a verb reads."""
     if name not in _READ_RUNS:
         return list(arguments)
-    repeated = [a for a in arguments if "target." in a.partition("=")[0]]
+    keys = [f".{argument.partition('=')[0]}" for argument in arguments]
+    repeated = [a for a, k in zip(arguments, keys, strict=True) if ".target." in k or ".rpc." in k]
     _confirmed.set(repeated)
     return [a for a in arguments if a not in repeated]
 
@@ -274,7 +275,11 @@ def _resolve(option: str, value: str, existing: Callable[[str], str]) -> str:
     if value[:1] == "[" and value[-1:] == "]":
         return f"[{','.join(_resolve(option, part, existing) for part in value[1:-1].split(','))}]"
     text = text_of(value)
-    is_path = bool(Path(text).suffix) or "/" in text or option.endswith((".path", ".dir", "_from"))
+    is_path = (
+        bool(Path(text).suffix)
+        or "/" in text
+        or option.endswith((".path", ".dir", "_from", "baseline"))
+    )
     if not is_path or option in ("dataset.hub_id", "study.storage"):
         return value
     return value if (path := existing(text)) == text else path

@@ -141,7 +141,8 @@ def open_contexts(
     _check_means(configs, own)
     if data is None:
         _check_devices(configs)
-    first = components.parts(configs[0], progress, data)
+    is_measured = any(config.cost == "measured" for config in configs)
+    first = components.parts(configs[0], progress, data, is_measured)
     if settle is not None:
         configs = settle(first)
         first = components.retargeted(first, configs[0])

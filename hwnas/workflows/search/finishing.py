@@ -234,7 +234,7 @@ class _Finishing:
             refill=refill,
         )
         self._train([*teacher, *refill({})], batch)  # the teacher's int8 training is still missing
-        state.left_out |= {c.id for c in self._update_candidates()}
+        state.left_out |= {c.id for c in self._chosen_candidates(1.0)}  # up to ``max_candidates``
 
     def _chosen_candidates(self, share: float, probability: float | None = None) -> list[Candidate]:
         """Return candidates to fine-tune, with their costs on all targets."""

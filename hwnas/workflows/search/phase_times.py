@@ -58,7 +58,9 @@ class PhaseTimes:
         """
         full = self._parts.config.trained.fidelities
         for factor in _SHORTER:
-            shorter = tuple(dict.fromkeys(max(1, round(factor * epochs)) for epochs in full))
+            shorter = tuple(max(1, round(factor * epochs)) for epochs in full)
+            if factor < 1:  # a single epoch needs no second decision
+                shorter = tuple(dict.fromkeys(shorter))
             trial_s = self.trial_s(shorter, _TYPICAL * self.medium_s)
             if n_trials * trial_s <= seconds * self.n_processes:
                 break

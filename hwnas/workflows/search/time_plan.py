@@ -84,6 +84,24 @@ class TimePlan:
             trained=replace(config.trained, fidelities=list(self.fidelities)),
         )
 
+    def check_unchanged(self, config: SearchConfig) -> None:
+        """Check that a resumed search has the schedules of its plan.
+
+        Raises:
+            RunError: an option differs.
+        """
+        given = {
+            "accuracy": (config.accuracy, self.accuracy),
+            "train.epochs": (config.train.epochs, self.epochs),
+            "trained.fidelities": (tuple(config.trained.fidelities), self.fidelities),
+        }
+        for name, (value, planned) in given.items():
+            if value != planned:
+                raise RunError(
+                    f"{name} differs from that of the run, and would change its results. Leave it "
+                    "out, or begin a new run with start_from=RUN."
+                )
+
     def to_json(self) -> Row:
         """Return the fields by name, for the manifest."""
         return asdict(self)
@@ -189,8 +207,8 @@ def plan_time(
     left_s = limit_s - fixed_s - min(_N_VERIFIED * verified_s, 0.15 * limit_s)
     epochs, fidelities = config.train.epochs, tuple(config.trained.fidelities)
     supernet_s = 0.0
-    # Without a limit, a trained supernet counts as a part of the trials so far.
-    if config.accuracy == "supernet" and trains and not (not is_new and _has_supernets(parts)):
+    # Trained supernets are used. Of a resumed search they count as a part of the trials so far.
+    if config.accuracy == "supernet" and trains and not _has_supernets(parts):
         supernet_s = times.supernet_s(epochs)
         if shortens and supernet_s > min(_MAX_SUPERNET * limit_s, _MAX_LEFT * left_s):
             epochs = max(1, math.floor(epochs * _SUPERNET * left_s / supernet_s))
@@ -295,6 +313,7 @@ class Planner:
             return self.configs
         if "time_plan" in earlier:
             self._plan = TimePlan.of(earlier["time_plan"], 60 * first.minutes)
+            self._plan.check_unchanged(first)
         else:
             runtimes = [config.target.runtime for config in self.configs]
             self._plan = plan_time(parts, first, runtimes, is_new=not earlier, trains=self._trains)
