@@ -50,7 +50,7 @@ class SearchComponents:
     config: SearchConfig  #: options, with ``accuracy`` set
     networks: Networks  #: networks of the search spaces on the target
     data: ImageData  #: data set, with the metric of the search
-    is_measured: bool = False  #: whether a target is measured, so that one process searches
+    is_measured: bool = False  #: whether any target is measured, so that one process searches
 
     @property
     def space(self) -> Space:
@@ -212,7 +212,6 @@ def parts(
     """
     networks, data = read_networks(config, progress, data)
     data = data.with_metric(config.metric)
-    is_measured = is_measured or config.cost == "measured"
     config = settled(config, data, have_exits(networks), is_measured)
     return SearchComponents(config, networks, data, is_measured)
 
@@ -257,7 +256,7 @@ def settled(
         config: Configuration of the search.
         data: The data set, whose size determines the default of ``accuracy``.
         have_exits: Whether networks have early exits; they are trained separately.
-        is_measured: Whether a target is measured: one process searches.
+        is_measured: Whether another target is measured: one process searches.
 
     Raises:
         ConfigError: networks have exits, but ``accuracy=supernet`` is given or the task has no
@@ -282,6 +281,7 @@ def settled(
             "accuracy=trained each network is trained from scratch. "
             f"{'Remove' if have_exits else 'Set accuracy=supernet, or remove'} train.init_from."
         )
+    is_measured = is_measured or config.cost == "measured"
     if workers is None and accuracy == "trained" and not is_measured:
         workers = machine.available_cores()
     return replace(config, accuracy=accuracy, study=replace(config.study, workers=workers))

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.core import processes
+from hwnas.core import machine, processes
 from hwnas.core.errors import BudgetError, ConfigError, RunError
 from hwnas.core.progress import NullProgress, TimeLimitReached, must_stop, stop_trainings
 from hwnas.core.quantity import Quantity
@@ -465,3 +465,9 @@ def test_resume_with_another_schedule_is_refused(
     changed = compose("search", [*TINY, *options])
     with pytest.raises(RunError, match=rf"{name} differs from that of the run"):
         Planner([changed], earlier)(digits)
+
+
+def test_search_with_a_measured_target_uses_one_process(digits: SearchComponents) -> None:
+    config = compose("search", ["+target=npu", "search_space=tiny", "accuracy=trained"])
+    settled = [components.settled(config, digits.data, False, m) for m in (False, True)]
+    assert [c.study.workers for c in settled] == [machine.available_cores(), None]
