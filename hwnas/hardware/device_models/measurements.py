@@ -3,6 +3,7 @@
 A sentinel is a network that is measured again and again, to notice a change of the device's speed.
 """
 
+import contextlib
 import csv
 import math
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from hwnas.core import safe_read
 from hwnas.core.errors import SpaceError, TableError
@@ -225,8 +227,9 @@ def _genotype(row: Row, space: Space) -> Genotype:
     if not isinstance(options, dict):
         text = (row["genotype"] or "")[:40]
         raise ValueError(f"genotype is not JSON with the choices of a network, got {text!r}")
-    name = row.get("search_space") or space.members[0].name
     members = {member.name: member for member in space.members}
+    known_id = row.get("file_id")
+    name = row.get("search_space") or _space_of(known_id, options, space)
     if name not in members:
         raise ValueError(
             f"the network is of search_space={name}: set it, or, if the target refuses it, measure "
@@ -237,7 +240,20 @@ def _genotype(row: Row, space: Space) -> Genotype:
         raise ValueError(
             f"genotype has choices that space '{name}' does not have: {', '.join(sorted(extra))}"
         )
+    if known_id and genotype.id != known_id:
+        raise ValueError(
+            f"network {known_id} is of another space than '{name}': give search_space of its run"
+        )
     return genotype
+
+
+def _space_of(known_id: str | None, options: Mapping[str, Any], space: Space) -> str:
+    """Return the name of the member space with a network of this id; else of the first one."""
+    for member in space.members:
+        with contextlib.suppress(SpaceError):
+            if member.genotype(options).id == known_id:
+                return member.name
+    return space.members[0].name
 
 
 def _milliseconds(row: Row, column: str, facts: Mapping[str, object]) -> float:
@@ -291,6 +307,9 @@ def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
     for name in FACTS:
         if row.get(name) and row[name] != str(facts[name]):
             raise ValueError(f"measured with {name}={row[name]}: set target.{name}={row[name]}")
+    stored = row.get("file_dtype")  # files in float32 are also measured in float16 and bfloat16
+    if stored and (stored == "int8") != (facts["dtype"] == "int8"):
+        raise ValueError(f"measured with dtype={stored}: set target.dtype={stored}")
     for name in DATA_FACTS:
         if row.get(name) and row[name] != str(facts[name]):
             raise ValueError(

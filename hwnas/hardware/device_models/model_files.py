@@ -32,6 +32,7 @@ class _Kit(TypedDict):
     batch: int
     dtype: str
     threads: int
+    per_device: NotRequired[bool]
     channels: NotRequired[int]
     outputs: NotRequired[int]
     networks: list[_KitNetwork]
@@ -82,28 +83,27 @@ def _model_columns(model: str, folder: Path) -> dict[str, str]:
             facts = {name: str(value) for name, value in known if value}
     elif record.is_file():
         content = read_json(dict[str, Any], record, TableError)
-        facts = _facts_of_run(path, content)
+        facts = _facts_of_run(path, content) if "genotype" in content else {}
     if "genotype" not in content or any(re.fullmatch(r"segment\d+", part) for part in parts):
         return {"genotype": ""}
     columns = {"genotype": json.dumps(content["genotype"])}
     if space := content.get("search_space"):
         columns["search_space"] = str(space)
     dtypes = [_DTYPES[part] for part in parts if part in _DTYPES]
-    return columns | facts | dict(zip(["dtype"], dtypes, strict=False))
+    return columns | facts | dict(zip(["file_dtype"], dtypes, strict=False))
 
 
 def _facts_of_run(path: Path, content: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of a file in RUN/models, by the manifest of the run."""
     manifest = path.parent.parent / "manifest.json"
-    if not manifest.is_file():
-        return {}
-    run = read_json(dict[str, Any], manifest, TableError)
+    run = read_json(dict[str, Any], manifest, TableError) if manifest.is_file() else {}
     task, target = run.get("task", {}), run.get("config", {}).get("target", {})
     facts = {
+        "file_id": re.split(r"[._]", path.name)[0],
         "channels": len(run.get("normalisation", {}).get("mean", ())),
         "outputs": len(task.get("classes") or task.get("values") or ()),
     }
     if path.suffix == ".onnx":
         facts["batch"] = content["genotype"].get("batch") or target.get("batch")
-        facts["dtype"] = content["genotype"].get("precision") or target.get("dtype")
+        facts["file_dtype"] = content["genotype"].get("precision") or target.get("dtype")
     return {name: str(value) for name, value in facts.items() if value}

@@ -60,6 +60,7 @@ def write_kit(
             "batch": target.batch,
             "dtype": target.dtype,
             "threads": target.threads,
+            "per_device": target.power is not None and target.power.per_device,
             "channels": networks[0].graph[0].op.in_shape[0],
             "outputs": networks[0].graph[-1].op.out_shape[0],
             "command": command,

@@ -28,14 +28,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from runtimes import (
-    RUNTIMES,
-    Runner,
-    Runs,
-    check_dtype,
-    machine,
-    no_tf32,  # next to this script
-)
+if sys.version_info < (3, 9):  # noqa: UP036 - of the device, not of hwnas
+    sys.exit("measure.py needs Python 3.9 or later: start it with a newer python3.")
+
+from runtimes import RUNTIMES, Runner, Runs, check_dtype, machine, no_tf32  # next to this script
 
 HERE = Path(__file__).resolve().parent
 # Sentinels are networks that are measured again and again, to notice a change of speed.
@@ -222,6 +218,22 @@ def pair(text: str) -> tuple[str, str]:
     return key, value
 
 
+def unused(arguments: argparse.Namespace, kit: dict[str, Any]) -> str:
+    """Return the error for options without effect, or for a missing provider; else ``""``."""
+    by_onnxruntime = arguments.runtime == "onnxruntime"
+    if arguments.adb and arguments.runtime not in ("tflite", "command"):
+        return f"--adb is for tflite and command: {arguments.runtime} runs on this machine"
+    if not by_onnxruntime and (arguments.provider or arguments.option):
+        return "--provider and --option are for onnxruntime; options of other tools follow --"
+    if by_onnxruntime and arguments.rest:
+        return f"onnxruntime does not take '{' '.join(arguments.rest)}': write --provider NAME"
+    if by_onnxruntime and arguments.provider is None and kit.get("per_device"):
+        return (
+            f"this kit is for {kit['target']}, an accelerator: add --provider CUDAExecutionProvider"
+        )
+    return ""
+
+
 def main() -> None:
     """Measure the networks of this kit whose passes do not agree yet, by the command line."""
     parser = argparse.ArgumentParser(
@@ -229,19 +241,22 @@ def main() -> None:
     )
     parser.add_argument("runtime", choices=RUNTIMES)
     parser.add_argument("rest", nargs="*", help="options of the tool, after --; or the command")
-    parser.add_argument("--provider", default="CPUExecutionProvider")
+    parser.add_argument("--provider", help="of onnxruntime; default: CPUExecutionProvider")
     parser.add_argument("--option", action="append", default=[], type=pair, metavar="KEY=VALUE",
                         help="option of the provider; may be repeated")  # fmt: skip
     parser.add_argument("--tf32", action="store_true", help="let NVIDIA GPUs round float32")
     parser.add_argument("--machine", help="name of the device in the results; default: detected")
     parser.add_argument("--tool", help="path of trtexec or benchmark_model")
-    parser.add_argument("--adb", action="store_true", help="run on a phone")
+    parser.add_argument("--adb", action="store_true", help="run on a phone: tflite or command")
     parser.add_argument("--results", default="results.csv")
     arguments_before, arguments_after = split(sys.argv[1:])
     arguments = parser.parse_intermixed_args(arguments_before)
     arguments.rest += arguments_after
     kit, arguments.options = json.loads((HERE / "kit.json").read_text()), dict(arguments.option)
     check_dtype(arguments.runtime, arguments.rest, kit["dtype"])
+    if error := unused(arguments, kit):
+        parser.error(error)
+    arguments.provider = arguments.provider or "CPUExecutionProvider"
     no_tf32(arguments, kit["dtype"])
     suffix = ".tflite" if arguments.runtime == "tflite" else ".onnx"
     for network in kit["networks"]:
@@ -269,4 +284,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. The same command continues.")

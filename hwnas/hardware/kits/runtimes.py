@@ -251,6 +251,11 @@ def no_tf32(arguments: argparse.Namespace, dtype: str) -> None:
     printed; not with ``--tf32`` or an option of the user.
     """
     cuda = (arguments.runtime, arguments.provider) == ("onnxruntime", "CUDAExecutionProvider")
+    if (arguments.runtime, arguments.provider) == ("onnxruntime", "TensorrtExecutionProvider"):
+        if dtype == "float32" and not arguments.tf32:  # the provider has no option for it
+            os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+            print("float32 is computed in full, not as TF32 (--tf32 allows it).", flush=True)
+        return
     if dtype != "float32" or arguments.tf32 or not (cuda or arguments.runtime == "trtexec"):
         return
     if cuda and arguments.options.setdefault("use_tf32", "0") != "0":

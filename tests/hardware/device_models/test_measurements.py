@@ -1,6 +1,7 @@
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hwnas.core.errors import TableError
 from hwnas.hardware.device_models import measurements
 from hwnas.hardware.device_models.measurements import Measurements
 from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.models.spaces.union import SpaceUnion
 
 FACTS = {"batch": 1, "dtype": "float32", "threads": 1, "channels": 1, "outputs": 10}
 
@@ -382,4 +384,37 @@ def test_facts_of_a_run_must_match(
         read(tmp_path, tiny, "model,latency_ms", row)
     write(3, "float32")
     with pytest.raises(TableError, match=r"has 3 channels, those of the data set have 1"):
+        read(tmp_path, tiny, "model,latency_ms", row)
+
+
+def test_float32_files_are_measured_in_float16(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    path = tmp_path / "own.csv"
+    models = tmp_path / "run" / "models"
+    models.mkdir(parents=True)
+    (models / f"{genotypes[0].id}.json").write_text(
+        json.dumps({"genotype": genotypes[0].to_dict()})
+    )
+    name = f"run/models/{genotypes[0].id}"
+    path.write_text(f"model,latency_ms\n{name}.fp32.onnx,1.25\n{name}.int8.onnx,0.5\n")
+    measured = measurements.read_measurements([path], tiny, FACTS | {"dtype": "float16"}, 0.03)
+    assert measured.ms == {genotypes[0]: 1.25}
+    assert measured.left_out == ["line 3: measured with dtype=int8: set target.dtype=int8"]
+
+
+def test_networks_of_several_spaces_are_told_apart_by_id(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    other = replace(tiny, name="other")
+    renamed = other.genotype(genotypes[0].to_dict())
+    models = tmp_path / "run" / "models"
+    models.mkdir(parents=True)
+    (models / f"{renamed.id}.json").write_text(json.dumps({"genotype": renamed.to_dict()}))
+    row = f"run/models/{renamed.id}.onnx,1.25"
+    both = SpaceUnion((tiny, other))
+    path = tmp_path / "own.csv"
+    path.write_text(f"model,latency_ms\n{row}\n")
+    assert measurements.read_measurements([path], both, FACTS, 0.03).ms == {renamed: 1.25}
+    with pytest.raises(TableError, match=r"of another space than 'tiny': give search_space of"):
         read(tmp_path, tiny, "model,latency_ms", row)

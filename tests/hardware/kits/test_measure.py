@@ -219,7 +219,7 @@ def test_error_names_file_that_does_not_run(kit: Path) -> None:
         (kit / "networks" / f"{network['id']}.onnx").write_bytes(b"nothing")
         network["sha256"][".onnx"] = hashlib.sha256(b"nothing").hexdigest()
     (kit / "kit.json").write_text(json.dumps(about))
-    done = measure(kit, "onnxruntime")
+    done = measure(kit, "onnxruntime", "--provider", "CPUExecutionProvider")
     version = importlib.metadata.version("onnxruntime")
     assert done.stderr.startswith(f"onnxruntime {version} does not run ")
     assert "(opset 13, IR 7) with CPUExecutionProvider alone: " in done.stderr
@@ -348,3 +348,13 @@ def test_error_for_unmeasured_target_gives_command(capsys: pytest.CaptureFixture
     assert code == 2
     options = "target.offline.file=/nowhere/device.json search_space=tiny kit=DIR"
     assert options in capsys.readouterr().err
+
+
+def test_options_without_effect_are_refused(kit: Path) -> None:
+    assert "write --provider NAME" in measure(kit, "onnxruntime", "CUDAExecutionProvider").stderr
+    assert "--adb is for tflite and command" in measure(kit, "onnxruntime", "--adb").stderr
+    for option in (["--provider", "CUDAExecutionProvider"], ["--option", "device_id=1"]):
+        assert "are for onnxruntime" in measure(kit, "command", *option, "tool {file}").stderr
+    refused = measure(kit, "onnxruntime")
+    assert "an accelerator: add --provider CUDAExecutionProvider" in refused.stderr
+    assert not (kit / "results.csv").exists()

@@ -85,11 +85,11 @@ def check_tools(target: Any, remote: Any) -> None:
     settings = target.section(TvmSettings)
     find_compiler(settings.cc)
     _check_architecture(settings.mtriple)
-    if settings.mtriple.partition("-")[0] not in ("", platform.machine()) and not remote.tracker:
+    if settings.mtriple and not remote.tracker:
         raise ConfigError(
-            f"Target '{target.name}' ({settings.mtriple}) cannot run on this machine "
+            f"Target '{target.name}' ({settings.mtriple}) is another machine than this one "
             f"({platform.machine()}). Give the tracker of the device: rpc.tracker=HOST:PORT "
-            f"rpc.key={target.name}"
+            f"rpc.key={target.name}. To measure this machine: +target=cpu"
         )
     if remote.tracker:
         host, _, port = remote.tracker.rpartition(":")
