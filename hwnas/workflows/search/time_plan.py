@@ -66,6 +66,8 @@ class TimePlan:
             lines.append(
                 f"The supernet is trained for {self.epochs} of train.epochs={before.train.epochs}, "
                 "which fit into the limit."
+                + " With so few epochs, accuracy=trained is better."
+                * (4 * self.epochs < before.train.epochs)
             )
         if self.accuracy == "trained" and self.fidelities != tuple(before.trained.fidelities):
             full, short = list(before.trained.fidelities), list(self.fidelities)
