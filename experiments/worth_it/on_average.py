@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hwnas.analysis import run_fronts
 from hwnas.analysis.fronts import FrontPoint, Objective
+from hwnas.tasks.metrics.budget import Budget
 from hwnas.workflows.search import baseline
 
 _ACCURACY = Objective("accuracy", maximise=True)
@@ -56,7 +57,7 @@ def _format(value: float, interval: tuple[float, float] | None) -> str:
 def _read_front(path: str) -> tuple[list[FrontPoint], list[FrontPoint]]:
     """Return the verified networks of a run, and its cascades."""
     run = run_fronts.read_run_folder(Path(path))
-    return list(run.verified or []), baseline.of_run(Path(path), _ACCURACY.name)
+    return list(run.verified or []), baseline.of_run(Path(path), _ACCURACY.name, Budget())
 
 
 if __name__ == "__main__":

@@ -67,6 +67,15 @@ def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[Compar
     return runs
 
 
+def columns(path: Path) -> frozenset[str]:
+    """Return the names of the columns of a CSV file; empty if it has no rows.
+
+    Raises:
+        RunError: the file cannot be read.
+    """
+    return frozenset().union(*(row for _, row in _rows(path, [])[:1]))
+
+
 def points(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint]:
     """Return the points of all runs of a CSV file, those of a run together.
 
@@ -149,10 +158,10 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoi
         RunError: the file cannot be read, or a verified value is missing or not a finite number.
     """
     rows = _rows(path, [])
-    columns = {*rows[0][1]} if rows else set()
+    known_columns = {*rows[0][1]} if rows else set()
     metrics = [o.name for o in objectives if o.name in quality_names()]
     known = [f"verified_{metric}_{dtype}" for metric in metrics for dtype in ("int8", "fp32")]
-    if "verified_fits_budget" not in columns or columns.isdisjoint(known):
+    if "verified_fits_budget" not in known_columns or known_columns.isdisjoint(known):
         return None
     members = []
     for number, row in rows:

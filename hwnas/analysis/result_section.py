@@ -86,7 +86,7 @@ def _budget_words(result: SearchResultData) -> str:
     limits = ", ".join(limit_words(name, limit) for name, limit in result.limits.items())
     if not limits:
         return "no limits"
-    is_met = any(member.is_deliverable for member in result.members)
+    is_met = any(not member.over_budget for member in result.members)
     return f"{limits}: {'met by every network below' if is_met else 'not met by any network'}"
 
 

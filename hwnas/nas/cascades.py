@@ -102,7 +102,7 @@ class Cascade:
         if self.link is None:
             return {n: _cost_of_both(n, a[n], b[n]) for n in both}
         # The device waits for the prediction of the other target.
-        first_only = {n: figure for n, figure in a.items() if n not in _WAITED}
+        first_only = {n: a[n] for n in cost_names() if n in a and n not in _WAITED}
         return first_only | {
             n: _cost_of_both(n, a[n], self._cost_of_second(n)) for n in both if n in _WAITED
         }

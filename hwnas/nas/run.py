@@ -221,9 +221,9 @@ class Run:
         if not figures:
             return None
         rows = (read_front(self.path) or {"members": []})["members"]
-        on_front = next((r["verified_on_front"] for r in rows if r["id"] == candidate.id), None)
-        details = verified_files.details(models)
-        return Member(candidate, figures, details, {}, on_front=on_front)
+        row = next((row for row in rows if row["id"] == candidate.id), {})
+        judged = row.get("verified_on_front"), bool(row.get("verified_near_front"))
+        return Member(candidate, figures, verified_files.details(models), {}, (), *judged)
 
     def unverified(self, genotype_id: str) -> dict[str, str]:
         """Return why a network could not be verified, by target; ``""``: the only one, or all."""

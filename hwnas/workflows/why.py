@@ -287,7 +287,8 @@ def _verification(verified: Member, exceeded: Sequence[str], run: Run) -> str:
         return "It is verified; whether it stays on the front is known when the run has finished."
     if verified.on_front:
         return "By its own files it stays within the budget and on the front."
-    return "By its own files it left the front: another member is better."
+    better = "left the front: another member is better"
+    return f"By its own files it {'is statistically tied' if verified.near_front else better}."
 
 
 def _rank_before(explained: Explanation, objectives: Sequence[str]) -> list[Part]:

@@ -1,5 +1,7 @@
 """Cascades of verified networks: their figures and the choice of thresholds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -148,6 +150,7 @@ def test_local_and_linked_cascades_share_a_front(three: list[CascadeStage]) -> N
 
 def test_second_network_on_another_target(three: list[CascadeStage]) -> None:
     small, _, large = three
+    small = replace(small, costs={**small.costs, "balanced_accuracy": Quantity(0.7, "measured")})
     link = CascadeLink("server", latency_ms=20.0, usd_per_m=3.0)
     budget = Budget({"flash_kib": 12.0, "latency_ms": 31.0})
     results = cascades.find_cascades([small], budget, [large], link)
@@ -160,6 +163,7 @@ def test_second_network_on_another_target(three: list[CascadeStage]) -> None:
         assert costs["expected_usd_per_m"].value == pytest.approx(3 * share)
         assert "expected_energy_mj" not in costs  # the energy of the link is unknown
         assert cascade.row("accuracy")["second_target"] == "server"
+        assert "balanced_accuracy" not in cascade.worst, "it is of the first network alone"
     assert cascades.find_cascades([small], Budget({"latency_ms": 30.9}), [large], link) == []
     # A limit of a metric that one network lacks is not met; p99 latencies add up.
     assert cascades.find_cascades([small], Budget({"latency_p99_ms": 1e9}), [large], link) == []

@@ -93,3 +93,20 @@ def test_order_of_fine_tuning_covers_range_of_costs(candidates: list[Candidate])
     assert order[:2] == [1.0, 16.0], "an improbable member is last"
     assert order[-1] == 8.0
     assert len(space_filling_order([candidate(0, 0.0), candidate(1, 0.0)], [])) == 2
+
+
+def test_network_without_errors_is_no_better_than_its_images_show(
+    tiny: SearchSpace, candidates: list[Candidate]
+) -> None:
+    def accuracy(n_right: int) -> Quantity:
+        return proportion(n_right, 24)
+
+    read = [24 if i % 2 else 23 for i in range(len(candidates))]
+    of_few_images = [
+        replace(c, figures={**c.figures, "accuracy": accuracy(n)})
+        for c, n in zip(candidates, read, strict=True)
+    ]
+    finished = {c.id: accuracy(n) for c, n in zip(candidates[:12], read, strict=False)}
+    result = candidate_posteriors(tiny, of_few_images, VIEW, finished)
+    values = {c.id: c.figures["accuracy"].value for c in result.candidates}
+    assert max(v for name, v in values.items() if name not in finished) < 0.99

@@ -81,3 +81,10 @@ def test_options_of_train_are_refused_by_search(option: str) -> None:
 def test_run_dir_of_resumed_run_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"run\.dir=runs/b has no effect: runs/a is resumed"):
         with_resumed(["run.resume=runs/a", "run.dir=runs/b"])
+
+
+def test_option_of_target_without_target_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"target\.runtime: no target is given\. Add \+target=NAME"
+    ):
+        compose("split", ["export=runs/export/a", "target.runtime=onnxruntime"])

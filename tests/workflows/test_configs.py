@@ -158,6 +158,7 @@ def test_defaults_match_documentation() -> None:
         ("dataset.validation=1", "dataset.validation"),
         ("scoring.n_recalibration=1", "scoring.n_recalibration must be a whole number in"),
         ("scoring.confidence=1", "scoring.confidence must be a number in"),
+        ("train.tensorboard=true", "train.tensorboard has no effect on a search"),
     ],
 )
 def test_invalid_values_raise(override: str, message: str) -> None:

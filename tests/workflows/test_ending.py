@@ -16,6 +16,7 @@ from hwnas.nas.front import Front
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.tasks.intervals import proportion
 from hwnas.training.data import ImageData, InMemorySplit
+from hwnas.training.options import FinishConfig
 from hwnas.workflows.proof_record import reported
 from hwnas.workflows.results import SearchResult
 from hwnas.workflows.search import ending
@@ -167,3 +168,13 @@ def test_export_record_names_calibrated_weights(
     source = reported(order, pick, {})
     assert source is not None
     assert source["of"] == weights
+
+
+def test_limit_given_on_resume_keeps_epochs_of_earlier_trainings(folder: RunFolder) -> None:
+    config = FinishConfig(minutes=10)
+    for manifest, epochs in (
+        ({"finishing": {"epochs": 20}}, 20),
+        ({"finishing": {"epochs": 20}, "finishing_epochs": 8}, 8),
+        ({}, None),
+    ):
+        assert ending._time_budget(config, folder, manifest, None).epochs == epochs

@@ -72,9 +72,9 @@ def test_cascades_improve_on_equal_networks(
 
 
 def test_baseline_cascades_are_read_from_its_run(report: CascadeReport, tmp_path: Path) -> None:
-    assert on_average.of_run(tmp_path, "accuracy") == []
+    assert on_average.of_run(tmp_path, "accuracy", Budget()) == []
     _write_cascades(report, tmp_path)
-    baseline_points = on_average.of_run(tmp_path, "accuracy")
+    baseline_points = on_average.of_run(tmp_path, "accuracy", Budget())
     assert len(baseline_points) == len(report.pairs)
     comparison = on_average.compare_cascades(
         _network_points(report),
@@ -87,6 +87,10 @@ def test_baseline_cascades_are_read_from_its_run(report: CascadeReport, tmp_path
     assert comparison.range is not None
     assert comparison.range.lowest.value == pytest.approx(1)
     assert comparison.range.highest.value == pytest.approx(1)
+    worst = [cascade.worst["latency_ms"].value for cascade in report.pairs]
+    within = Budget({"latency_ms": sorted(worst)[0]})
+    n_within = len(on_average.of_run(tmp_path, "accuracy", within))
+    assert n_within == worst.count(min(worst)) < len(worst)
 
 
 def test_front_without_cascades_has_no_comparison(report: CascadeReport) -> None:
@@ -101,7 +105,7 @@ def test_front_without_cascades_has_no_comparison(report: CascadeReport) -> None
 def test_damaged_cascade_table_raises(tmp_path: Path) -> None:
     (tmp_path / CASCADES_FILE).write_text("verified_accuracy\n0.9\n")
     with pytest.raises(RunError, match="verified_expected_latency_ms"):
-        on_average.of_run(tmp_path, "accuracy")
+        on_average.of_run(tmp_path, "accuracy", Budget())
 
 
 def test_sentences_report_networks_before_cascades(report: CascadeReport) -> None:

@@ -19,6 +19,7 @@ from hwnas.nas.cascades import EXPECTED, LATENCY
 from hwnas.nas.member import Member
 from hwnas.nas.run import Run
 from hwnas.tasks.metrics import costs_in, metric_of, perfect_value
+from hwnas.tasks.metrics.budget import Budget
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.search.cascades import CASCADES_FILE, CascadeReport
 from hwnas.workflows.search.context import TargetContext
@@ -26,14 +27,15 @@ from hwnas.workflows.search.context import TargetContext
 _COST = Objective(EXPECTED, maximise=False)
 
 
-def of_run(folder: Path, metric: str) -> list[FrontPoint]:
+def of_run(folder: Path, metric: str, budget: Budget) -> list[FrontPoint]:
     """Return the cascades of a finished search as points of metric and expected latency.
 
-    The values are those on the test split. The list is empty without cascades.
+    The values are those on the test split; the worst case of each is within ``budget``.
 
     Args:
         folder: Folder of the target.
         metric: Metric of the task.
+        budget: Limits of this search.
 
     Raises:
         RunError: the table of cascades is damaged.
@@ -42,11 +44,22 @@ def of_run(folder: Path, metric: str) -> list[FrontPoint]:
         return []
     names = {metric: f"verified_{metric}", EXPECTED: f"verified_{EXPECTED}"}
     columns = [Objective(names[metric], maximise=True), Objective(names[EXPECTED], maximise=False)]
-    points = reading.points(folder / CASCADES_FILE, columns)
+    limits = _limits(folder / CASCADES_FILE, budget)
+    points = [
+        point
+        for point in reading.points(folder / CASCADES_FILE, [*columns, *limits])
+        if not budget.exceeded({o.name: point.figures[o.name] for o in limits})
+    ]
     return [
         FrontPoint(p.id, {name: p.figures[column] for name, column in names.items()})
         for p in points
     ]
+
+
+def _limits(path: Path, budget: Budget, prefix: str = "") -> list[Objective]:
+    """Return the limited metrics of a CSV file, whose columns may have a prefix."""
+    known = reading.columns(path)
+    return [Objective(n, metric_of(n).maximise) for n in budget.limits if f"{prefix}{n}" in known]
 
 
 def of_front(cascades: CascadeReport, metric: str) -> list[FrontPoint]:
@@ -274,7 +287,7 @@ def _baseline_of_run(path: Path, context: TargetContext) -> Baseline:
     run = run_fronts.read_run_folder(path, "baseline")
     weights = accuracy_source(manifest)
     origin = _WEIGHTS.get(weights, f"accuracy={weights}")
-    cascades = of_run(path, context.config.metric)
+    cascades = of_run(path, context.config.metric, context.config.allowed)
     baseline = Baseline(str(path), run, "verified", origin, 0, cascades)
     return _within_budget(baseline, context.config)
 
@@ -344,11 +357,12 @@ def _baseline_of_table(path: Path, config: SearchConfig) -> Baseline:
         raise RunError(f"baseline={path}: folder or file not found. Correct the path.")
     plane = _objectives(config)
     objectives = [Objective(name, metric_of(name).maximise) for name in config.objectives]
-    if (points := reading.verified_front(path, plane)) is not None:
+    limits = _limits(path, config.allowed, "verified_")
+    if (points := reading.verified_front(path, [*plane, *limits])) is not None:
         run = ComparedRun(path.stem, declared(config.objectives), [], points, path=str(path))
         return _within_budget(Baseline(str(path), run, "verified", "", 0), config)
     try:
-        runs = reading.read_foreign_csv(path, objectives)
+        runs = reading.read_foreign_csv(path, [*objectives, *_limits(path, config.allowed)])
     except RunError:  # the other costs are only drawn and may be missing
         runs = reading.read_foreign_csv(path, plane)
     if len(runs) > 1:
@@ -365,13 +379,12 @@ def _baseline_of_table(path: Path, config: SearchConfig) -> Baseline:
 
 def _within_budget(baseline: Baseline, config: SearchConfig) -> Baseline:
     """Leave out networks over the budget of this search."""
-    _, cost = _objectives(config)
+    quality, cost = _objectives(config)
     for point in baseline.points:
-        if cost.name not in point.figures:
-            raise RunError(
-                f"baseline={baseline.name}: {point.id} has no {cost.name}. Add it, or remove the "
-                "network."
-            )
+        for name in (quality.name, cost.name):
+            if name not in point.figures:
+                remedy = f"Add it, remove the network, or name a search with the objective {name}."
+                raise RunError(f"baseline={baseline.name}: {point.id} has no {name}. {remedy}")
         if point.figures[cost.name].value <= 0:
             raise RunError(
                 f"baseline={baseline.name}: {cost.name} of {point.id} must be above 0. Correct it."
@@ -382,10 +395,6 @@ def _within_budget(baseline: Baseline, config: SearchConfig) -> Baseline:
             f"baseline={baseline.name}: none of its networks meets the budget of this search. "
             "Relax the budget, or name another baseline."
         )
-    run = baseline.run
-    run = (
-        replace(run, verified=affordable)
-        if baseline.kind == "verified"
-        else replace(run, scored=affordable)
-    )
+    is_verified, run = baseline.kind == "verified", baseline.run
+    run = replace(run, verified=affordable) if is_verified else replace(run, scored=affordable)
     return replace(baseline, run=run, n_over=len(baseline.points) - len(affordable))

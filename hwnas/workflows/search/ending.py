@@ -130,7 +130,9 @@ def _time_budget(
     limit_s = math.inf if config.minutes is None else 60 * config.minutes
     if limit is not None:
         limit_s = min(limit_s, spent_s + limit.finetuning_left_s())
-    return TimeBudget(limit_s, spent_s, keep, manifest.get("finishing_epochs"), keep_epochs)
+    # A run that began without a limit keeps the epochs of its trainings, which would be lost.
+    epochs = manifest.get("finishing_epochs", manifest.get("finishing", {}).get("epochs"))
+    return TimeBudget(limit_s, spent_s, keep, epochs, keep_epochs)
 
 
 def _feasible_targets(
