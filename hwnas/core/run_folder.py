@@ -326,13 +326,16 @@ def check_resumed(
         if same and name.rpartition(".")[2] == "versions":
             continue
         if digests.get(name) != digest:
+            shown = _RENAMED.get(name, name)
+            may_change = "" if earlier.get("verb") == "train" else f" ({MAY_CHANGE})"
             raise RunError(
-                f"run.resume={folder.path}: {name} differs from that of the run. "
-                f"Resume with the same settings ({MAY_CHANGE}), or start a new run."
+                f"run.resume={folder.path}: {shown} differs from that of the run. "
+                f"Resume with the same settings{may_change}, or start a new run."
                 + DIFFERENCE_HINTS.get(name, "")
             )
 
 
+_RENAMED = {"train.unaugmented": "train.plain_fraction"}  # options by the names of their digests
 #: Options that may change when a run is resumed or a study is joined.
 MAY_CHANGE = "only n_trials, minutes, finish.minutes and finish.max_candidates may change"
 

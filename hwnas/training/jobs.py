@@ -67,10 +67,13 @@ class TrainingJob:
         metric = setup.data.task.metric
         build = setup.build if self.supernet is None else self.supernet.extract
         network = build(self.genotype)
+        lr = setup.train.recipe(setup.family.recipe).lr / 4  # without the factor of fine-tuning
+        lower_lr = f"train.lr={lr:g}, with which the supernet is trained again"
         student = StudentNetwork(
             network,
             setup.resolution(self.genotype),
             self.recipe,
+            lower_lr="" if self.supernet is None else lower_lr,
             measure=lambda: {metric: setup.quick_validation(copy.deepcopy(network), self.genotype)},
             grids=setup.grids(network, self.genotype),
             dtype=setup.dtype(self.genotype),

@@ -20,7 +20,14 @@ from hwnas.core.errors import CompileError, ConfigError
 from hwnas.core.options import digest, fingerprint_options
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.core.quantity import Quantity
-from hwnas.core.run_folder import Row, RunFolder, check_resumed, initial_manifest, open_run_folder
+from hwnas.core.run_folder import (
+    Row,
+    RunFolder,
+    check_resumed,
+    initial_manifest,
+    open_run_folder,
+    resume_hint,
+)
 from hwnas.models.families import annotations
 from hwnas.models.int8.simulation import with_graph_precision
 from hwnas.models.onnx.writer import check_int8
@@ -110,7 +117,10 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
         if not processes.leads:  # only the first process writes and prints
             _follow(_setup(config, NullProgress()), config)
             return None
-        with open_run_folder("train", config.run.dir, config.run.resume) as (folder, earlier):
+        with (
+            open_run_folder("train", config.run.dir, config.run.resume) as (folder, earlier),
+            resume_hint(folder.path),
+        ):
             with reporter.timed("Load data"):
                 setup = _setup(config, reporter)
             reporter.say(setup.data.notes)
@@ -142,7 +152,10 @@ def _setup(config: TrainConfig, progress: Progress) -> TrainingSetup:
     )
     folder = Path(config.run.supernets)
     training = supernets.SupernetTraining(config.dataset, config.train, config.seed, folder)
-    (only,) = training.setups(*space_and_data).values()
+    space, by_name, data = space_and_data
+    if config.train.class_weights == "balanced":  # plain accuracy would reward the majority class
+        data = data.with_metric("balanced_accuracy")
+    (only,) = training.setups(space, by_name, data).values()
     return only
 
 

@@ -102,7 +102,7 @@ def test_interrupted_training_resumes_to_same_weights(tmp_path: Path) -> None:
         codes.append(process.returncode)
         assert process.returncode in (-signal.SIGKILL, 130, 0)
         if process.returncode == 130:
-            assert stderr == "hwnas: Interrupted; nothing is lost: the same command continues.\n"
+            assert stderr.endswith(f"Nothing is lost. Continue with:\n  hwnas resume r{number}\n")
     assert run(["train", *options, "run.supernets=cut"]) == 0
     assert any(codes), "both trainings ended before their signal"
     (cut,) = Path("cut").rglob("*.safetensors")
@@ -142,6 +142,14 @@ def test_network_at_chance_level_is_noted(
     assert note in " ".join(capsys.readouterr().out.split())
 
 
+def test_balanced_classes_are_judged_by_balanced_accuracy() -> None:
+    short = ("search_space=tiny", "train.epochs=1", "genotype=smallest")
+    assert run(["train", *short, "train.class_weights=balanced", "run.dir=r"]) == 0
+    summary = _summary("r")
+    assert {"balanced_accuracy_validation", "balanced_accuracy_test"} <= summary.keys()
+    assert "accuracy_test" not in summary
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -152,6 +160,7 @@ def test_network_at_chance_level_is_noted(
         (["train.epoch=3"], "Did you mean 'train.epochs'"),
         (["train.device=cudda"], "train.device=cudda cannot be used here"),
         (["train.from_supernet=true"], "choose it, as genotype=largest"),
+        (["train.fine_tuning_epochs=9"], "no effect without train.from_supernet=true"),
         (["genotype=bigest"], "Allowed: smallest, largest"),
         (['genotype={"resolution": 8'], "not JSON"),
         (['genotype={"resolution": 9}'], "choice 'resolution' is 9; allowed: 8, 12"),

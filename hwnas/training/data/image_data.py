@@ -167,8 +167,8 @@ def target_notes(data: ImageData) -> list[str]:
         notes.append(
             f"Classes are imbalanced: '{many}' has {n_many} training images, '{few}' has {n_few}. "
             f"Always answering '{many}' is right on {n_many / sum(counts.values()):.1%} of them. "
-            "Options for such data: objectives=[balanced_accuracy,latency_ms], "
-            "train.class_weights=balanced."
+            "Options for such data: train.class_weights=balanced, and in a search "
+            "objectives=[balanced_accuracy,latency_ms]."
         )
     return notes + [
         line

@@ -38,7 +38,7 @@ from hwnas.training.inference import recalibrate
 # https://arxiv.org/abs/2301.12900, by the authors' library Torch-Pruning.
 
 _ROUNDING = 1e-9  # of a number of channels: 5 * (1 - 0.8) is slightly less than 1
-_UNSUPPORTED = ("layernorm", "attention")  # channel groups inside them are not known
+UNSUPPORTED = ("layernorm", "attention")  # channel groups inside them are not known
 
 
 def check_pruning(fraction: float, graph: Graph) -> None:
@@ -57,7 +57,7 @@ def check_pruning(fraction: float, graph: Graph) -> None:
     if importlib.util.find_spec("torch_pruning") is None:
         raise ConfigError("prune needs the package 'torch-pruning': pip install 'hwnas[pruning]'")
     for node in graph:
-        if node.op.base in _UNSUPPORTED:
+        if node.op.base in UNSUPPORTED:
             raise ConfigError(
                 f"prune={fraction}: networks with {node.op.base} ('{node.name}') are not "
                 "pruned. Omit prune."

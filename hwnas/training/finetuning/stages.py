@@ -278,7 +278,9 @@ class FinetuneTraining:
         # norm folded, which Muon does not suit.
         recipe = setup.train.recipe(setup.family.recipe)
         if is_simulated := isinstance(network, SimulatedInt8):
-            recipe = without_muon(setup.train.recipe(without_muon(setup.family.recipe)))
+            is_muon = setup.train.optimiser == "muon"  # its default replacement keeps other options
+            train = replace(setup.train, optimiser=None) if is_muon else setup.train
+            recipe = without_muon(train.recipe(without_muon(setup.family.recipe)))
         recipe = replace(recipe, lr=recipe.lr * config.rate * self.gentleness)
         checkpoint, teacher = origin.checkpoint(past), None
         is_complete = checkpoint.n_steps() >= loop.n_steps(options, len(setup.data.train))

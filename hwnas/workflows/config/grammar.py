@@ -278,6 +278,9 @@ def _message_on_missing_part(arguments: Sequence[str]) -> str:
     parts = ", ".join(
         dict.fromkeys(k if is_whole_part[k] else k.rpartition(".")[0] for k in within)
     )
+    if not within:
+        given = [key.strip("+~") for key in is_whole_part if key.strip("+~").startswith("target.")]
+        return f"{', '.join(given)}: no target is given. Add +target=NAME."
     return (
         f"{', '.join(within)}: the target has no {parts}; give all its values in a target file of "
         "your own (--config-dir DIR +target=NAME)."

@@ -168,5 +168,11 @@ class TrainConfig:
             raise ConfigError(
                 "train.from_supernet=true is for one network: choose it, as genotype=largest."
             )
+        default = TrainingConfig().fine_tuning_epochs
+        if not self.train.from_supernet and self.train.fine_tuning_epochs != default:
+            raise ConfigError(
+                "train.fine_tuning_epochs has no effect without train.from_supernet=true: add "
+                "that, or set train.epochs."
+            )
         if len(spaces := space_names(self.search_space)) > 1:
             raise ConfigError(f"train supports one search space{not_several(spaces)}")

@@ -153,7 +153,7 @@ class SearchConfig:
             raise ConfigError(unknown_name("accuracy", str(self.accuracy), (*EVALUATORS, "table")))
         self.cost = checked_cost(self.cost, self.target)
         unused, own = TrainingConfig(), self.train
-        for name in ("from_supernet", "fine_tuning_epochs"):
+        for name in ("from_supernet", "fine_tuning_epochs", "tensorboard"):
             if getattr(own, name) != getattr(unused, name):
                 raise ConfigError(
                     f"train.{name} has no effect on a search, only on hwnas train: leave it out. "
