@@ -124,7 +124,8 @@ def _print_compression(console: Console, result: CompressionResult) -> None:
     counts = sorted(Counter(compression.bits.values()).items())
     parts = [f"{counted(n, 'layer')} of {bits} bits" for bits, n in counts]
     parts += [f"{compression.prune:.0%} of the channels removed"] * bool(compression.prune)
-    print_lines(console, [f"{', '.join(parts).capitalize()}; other weights stay in int8."])
+    rest = "; other weights keep their format" * bool(compression.bits)
+    print_lines(console, [f"{', '.join(parts).capitalize()}{rest}."])
 
 
 def _cost_table(

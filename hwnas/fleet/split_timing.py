@@ -123,7 +123,7 @@ def check_runs_parts(target: Target) -> None:
     ]
     raise ConfigError(
         f"Target '{target.name}': target.runtime={target.runtime} cannot run parts of networks: "
-        f"set target.runtime={' or '.join(able)}."
+        f"add +target={target.name} target.runtime={' or '.join(able)}."
     )
 
 

@@ -229,8 +229,11 @@ class _CompressionJob:
     @cached_property
     def _means(self) -> CompressionMethods:
         bits = self.config.weight_bits if self._packs_weights else []
-        prune = [0.0] if self.lowered.exits else sorted({*self.config.prune}) or [0.0]
-        return CompressionMethods(bits, prune)  # networks with exits are not pruned
+        fixed = self.lowered.exits or any(
+            n.op.base in compression.UNSUPPORTED for n in self.lowered
+        )
+        prune = [0.0] if fixed else sorted({0.0, *self.config.prune})
+        return CompressionMethods(bits, prune)  # networks with exits and transformers stay whole
 
     @cached_property
     def _fitter(self) -> NetworkCompressor:

@@ -87,7 +87,8 @@ def _target(config: SplitConfig, recorded: Proof, exported: ExportedNetwork) -> 
     """Return a target that can run the parts.
 
     Raises:
-        ConfigError: its dtype differs from the export's, or a package is missing.
+        ConfigError: its dtype differs from the export's, a package is missing, or it does not run
+            these batch sizes.
     """
     target = config.target or proofs.target_of(recorded)
     if target.dtype != exported.precision:
@@ -99,6 +100,11 @@ def _target(config: SplitConfig, recorded: Proof, exported: ExportedNetwork) -> 
     if why := backends.lacking(backends.get(target.runtime).needs):
         raise ConfigError(f"Costs on target '{target.name}' are unknown: {why}.")
     split_timing.check_runs_parts(target)
+    if 1 not in config.batches and not backends.get(target.runtime).batched:
+        raise ConfigError(
+            f"batches={config.batches}: target '{target.name}' runs one image per inference. Add "
+            f"1, as batches={[1, *config.batches]}."
+        )
     return target
 
 

@@ -267,7 +267,7 @@ INVALID_OPTIONS = [
     (["+target=npu", "accuracy=supernet"], "accuracy=supernet: this search space has early exits"),
     (
         ["+target=npu", "dataset=digit_angles", "task=regression"],
-        "early exits need the confidence of predictions",
+        "Early exits need task=classification with the objective accuracy",
     ),
 ]
 

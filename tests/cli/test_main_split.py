@@ -202,7 +202,8 @@ def test_api_splits_export_for_its_target(exported: Path) -> None:
         ),
         (
             ["EXPORT", "+target=cpu", "target.dtype=int8"],
-            "target.runtime=tvm cannot run parts of networks: set target.runtime=onnxruntime.",
+            "target.runtime=tvm cannot run parts of networks: "
+            "add +target=cpu target.runtime=onnxruntime.",
         ),
         (["EXPORT", "batches=[0]"], "batches"),
         (["EXPORT", "batches=[]"], "batches=[] is empty"),
