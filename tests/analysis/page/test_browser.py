@@ -93,7 +93,9 @@ def test_baseline_is_drawn_with_known_figures(
     )
     assert page.console == []
     assert "baseline b" in page.tab.locator(".legend").inner_text()
-    assert "48 of 48 networks fit, 8 of 8 members" in page.counts()  # the baseline is not counted
+    assert (
+        "48 of 48 networks fit, 8 of 8 verified networks" in page.counts()
+    )  # the baseline is not counted
     canvas = page.tab.locator(".plot canvas").first
     image = canvas.evaluate("canvas => canvas.toDataURL()")
     page.tab.get_by_label("baseline", exact=True).uncheck()
@@ -175,13 +177,13 @@ def test_limit_greys_out_infeasible_networks(single_page: OpenedPage) -> None:
     canvas = single_page.tab.locator(".plot canvas").first
     before = canvas.screenshot()
     single_page.limit(0, "4.5")  # upper ends: 1.111, 2.211, 3.311, 4.411, 5.511 ms
-    single_page.tab.wait_for_selector("text=4 of 8 members")
+    single_page.tab.wait_for_selector("text=4 of 8 verified networks")
     assert single_page.ids() == [f"{i:012x}" for i in range(4)]
     assert "Highest accuracy of a member that fits: 64.00%" in single_page.counts()
     assert canvas.screenshot() != before
     slider = single_page.tab.locator(".slider input[type=range]").first
     slider.fill("0")
-    single_page.tab.wait_for_selector("text=1 of 8 members")
+    single_page.tab.wait_for_selector("text=1 of 8 verified networks")
     single_page.tab.get_by_text("Reset limits").click()
     single_page.tab.wait_for_selector("text=48 of 48 networks fit")
     assert single_page.tab.locator(".slider input[type=number]").first.input_value() == "20"
@@ -200,7 +202,7 @@ def test_limit_equal_to_figure_is_met(open_page: Callable[[Page], OpenedPage]) -
     limits = {"latency_ms": 20.0, "energy_mj": 2.0}
     page = open_page(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], limits)]))
     page.limit(1, "0.301")  # not exact as a 32-bit float
-    page.tab.wait_for_selector("text=3 of 8 members")
+    page.tab.wait_for_selector("text=3 of 8 verified networks")
 
 
 def test_table_sorts_by_any_column(single_page: OpenedPage) -> None:
@@ -432,5 +434,5 @@ def test_page_with_100000_points_opens_quickly(open_page: Callable[[Page], Opene
     print(f"{size:.1f} MB, opened in {seconds:.2f} s")
     assert opened_page.console == []
     assert "100,000 of 100,000 networks fit, 4,000 of 4,000" in opened_page.counts()
-    assert size < 17  # with all metrics
+    assert size < 18  # with all metrics
     assert seconds < 20  # 3 s on an idle machine

@@ -146,7 +146,7 @@ def test_limit_keeps_feasible_members(page: OpenedPage, folder: Path) -> None:
     fitting = [row["id"] for row in points if float(row["latency_ms_high"]) <= 4]
     assert 0 < len(fitting) < len(points)
     page.limit(0, "4")
-    page.tab.wait_for_selector(f"text={len(fitting)} of {len(points)} members")
+    page.tab.wait_for_selector(f"text={len(fitting)} of {len(points)} verified networks")
     assert sorted(page.ids()) == sorted(fitting)
 
 
