@@ -168,8 +168,8 @@ class TrainConfig:
             raise ConfigError(
                 "train.from_supernet=true is for one network: choose it, as genotype=largest."
             )
-        default = TrainingConfig().fine_tuning_epochs
-        if not self.train.from_supernet and self.train.fine_tuning_epochs != default:
+        given = self.train.fine_tuning_epochs != TrainingConfig().fine_tuning_epochs
+        if given and not self.train.from_supernet and self.run.resume is None:
             raise ConfigError(
                 "train.fine_tuning_epochs has no effect without train.from_supernet=true: add "
                 "that, or set train.epochs."
