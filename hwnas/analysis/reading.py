@@ -49,6 +49,11 @@ def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[Compar
         if not own:
             raise RunError(f"{path} has no verified network within the budget.")
         return [ComparedRun(path.stem, {}, own, path=str(path))]
+    if any(name.startswith(_VERIFIED) and "." in name for name in rows[0][1]):
+        raise RunError(
+            f"{path} is the joint front of several targets. Name the folder of the search instead, "
+            "or the front of one target: RUN/TARGET/front.csv."
+        )
     parts: dict[tuple[str, str], dict[str, FrontPoint]] = {}
     for number, row in rows:
         place, key = f"{path}, line {number}", (row.get("group") or "", row.get("run") or "")

@@ -289,3 +289,6 @@ def test_front_of_a_search_is_compared_by_verified_figures(tmp_path: Path) -> No
     (run,) = reading.read_foreign_csv(path, PAIR)
     assert [(p.id, p.figures["accuracy"].value) for p in run.scored] == [("a", 0.9)]
     assert run.scored[0].figures["latency_ms"].value == 1.5
+    columns = "id,accuracy,latency_ms,verified_npu.accuracy_int8\na,0.95,1,0.9\n"
+    with pytest.raises(RunError, match=r"joint front of several targets\. Name the folder"):
+        reading.read_foreign_csv(write_csv(tmp_path, columns, "joint.csv"), PAIR)
